@@ -1,0 +1,110 @@
+# The commands of this repository. `make` alone lists them. Needs only Python >= 3.11 and make: targets that run
+# something first create $(VENV) and install into it; the second call finds the stamp and starts at once.
+
+VENV ?= .venv
+PYTHON ?=
+PIP_ARGS ?=
+PYTEST_ARGS ?=
+FIGURES ?=
+FAST ?=
+FORCE ?=
+SET ?=
+OUT ?=
+
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.lldsim-installed
+NEED_GIB := 4
+
+# One thread each: on shared cores two threads can be slower than one, and they add numbers in another order.
+export OMP_NUM_THREADS := 1
+export NUMBA_NUM_THREADS := 1
+
+FIGURE_FLAGS = $(if $(filter-out 0,$(FAST)),--fast) $(if $(filter-out 0,$(FORCE)),--force) \
+	$(foreach pair,$(SET),--set '$(pair)') $(if $(OUT),--out '$(OUT)')
+NOTEBOOKS = find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -print0
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help install which-torch figures test test-slow lab lint format bench clean always
+
+help: ## list the commands
+	@echo "usage: make COMMAND [VARIABLE=value ...]"
+	@echo
+	@sed -n 's/^\([a-zA-Z%-]*\):.*## \(.*\)/\1|\2/p' Makefile | sed 's/^fig%/figNN/' | \
+		awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@echo
+	@echo "  FAST=1           small, quick figures (written to build/figures_fast)"
+	@echo "  FORCE=1          draw figures again that are up to date"
+	@echo "  SET=\"NAME=VALUE\" override parameters of a figure's notebook"
+	@echo "  OUT=DIR          write figures elsewhere"
+	@echo "  PYTHON=python3.X the Python to build $(VENV) from;  VENV=DIR  another environment"
+	@echo "  PIP_ARGS=...     passed to pip, for example the index of PyTorch's CPU builds (see README)"
+
+install: $(STAMP) which-torch ## create .venv and install the package with notebooks and test tools
+
+$(STAMP): pyproject.toml constraints/cpu.txt
+	@set -eu; \
+	if [ ! -x "$(PY)" ]; then \
+		free=$$(df -Pk . | awk 'NR==2 {print int($$4 / 1048576)}'); \
+		if [ "$$free" -lt $(NEED_GIB) ]; then \
+			echo "install: $$free GiB free on this disk, $(NEED_GIB) GiB are needed; free some, or set VENV=DIR on another disk" >&2; \
+			exit 1; \
+		fi; \
+		found=""; \
+		for candidate in $(if $(PYTHON),'$(PYTHON)',python3 python3.13 python3.12 python3.11 python3.14 python); do \
+			if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+				found=$$candidate; break; \
+			fi; \
+		done; \
+		if [ -z "$$found" ]; then \
+			echo "install: found no Python >= 3.11 with the venv module$(if $(PYTHON), at PYTHON=$(PYTHON));" >&2; \
+			echo "install: install one (on Debian and Ubuntu also python3-venv), or name it: make install PYTHON=/path/to/python3.12" >&2; \
+			exit 1; \
+		fi; \
+		echo "install: creating $(VENV) with $$("$$found" --version)"; \
+		"$$found" -m venv "$(VENV)"; \
+	fi; \
+	echo "install: installing into $(VENV), a few minutes the first time"; \
+	"$(PY)" -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints/cpu.txt -e '.[notebooks,test]'; \
+	touch "$(STAMP)"
+
+# Reads torch's version file instead of importing torch, which takes over a second.
+which-torch: $(STAMP)
+	@"$(PY)" -c "import importlib.util, pathlib, runpy; \
+	spec = importlib.util.find_spec('torch'); \
+	build = runpy.run_path(str(pathlib.Path(spec.origin).with_name('version.py'))); \
+	print('torch', build['__version__']); \
+	build.get('cuda') and print('warning: this is a CUDA build of several GB; everything here runs on the CPU build too (see README)')"
+
+figures: $(STAMP) which-torch ## make every paper figure (FIGURES="fig02 fig05" for some)
+	@"$(PY)" -m lldsim.figures $(FIGURES) $(FIGURE_FLAGS)
+
+fig%: $(STAMP) which-torch always ## make one figure, for example: make fig02
+	@"$(PY)" -m lldsim.figures $@ $(FIGURE_FLAGS)
+
+test: $(STAMP) which-torch ## run the tests on two processes
+	"$(PY)" -m pytest -n 2 tests $(PYTEST_ARGS)
+
+test-slow: $(STAMP) which-torch ## run the tests marked slow
+	"$(PY)" -m pytest -n 2 -m slow tests $(PYTEST_ARGS)
+
+lab: $(STAMP) ## open the notebooks in JupyterLab
+	"$(PY)" -m jupyter lab notebooks
+
+lint: $(STAMP) ## check style, types and that notebooks are stripped
+	"$(PY)" -m ruff check .
+	"$(PY)" -m ruff format --check .
+	"$(PY)" -m pyright --pythonpath "$(PY)"
+	$(NOTEBOOKS) | xargs -0 -r "$(PY)" -m nbstripout --verify --extra-keys "metadata.papermill cell.metadata.papermill"
+
+format: $(STAMP) ## rewrite files in the house style and strip notebooks
+	"$(PY)" -m ruff check --fix .
+	"$(PY)" -m ruff format .
+	$(NOTEBOOKS) | xargs -0 -r "$(PY)" -m nbstripout --extra-keys "metadata.papermill cell.metadata.papermill"
+
+bench: $(STAMP) ## measure speed
+	"$(PY)" tests/benchmarks/bench.py
+
+clean: ## remove what commands left behind; keeps .venv and paper_figures
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis *.egg-info
+	find . -name .venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
