@@ -1,0 +1,24 @@
+"""Every threshold that turns a curve into a word, in one place, used alike for all arms and all worlds.
+
+They were fixed before the runs that the figures show. What this file does not do: apply them (phases.py, collapse.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Smoothing windows in updates (centred), and ratios without unit."""
+
+    reward_window: int = 9  # reward is smoothed over this many updates before anything is read from it
+    signal_window: int = 5  # likelihood, entropy and gradient norm over this many
+    collapse_share: float = 0.5  # collapsed: smoothed reward below this share of its running peak
+    decay_ratio: float = 1.25  # decay: -log-probability of correct responses above this multiple of its lowest value
+    acceleration_ratio: float = 3.0  # acceleration: above this multiple
+    early: tuple[int, int] = (2, 10)  # updates that "early" means, first included, last excluded
+    plateau_share: float = 0.95  # reward "holds its peak" while above this share of its running peak
+
+
+DEFAULT = Thresholds()
