@@ -77,7 +77,7 @@ def floor(dtype: torch.dtype, repeats: int, *, runs: int = 64) -> Times:
             torch.log_softmax(hidden[r] @ weights[r], -1)
             torch.searchsorted(torch.softmax(hidden[r] @ stale[r], -1).cumsum(-1), u[r])
             for part in hidden[r].chunk(steps):
-                part.T @ torch.softmax(part @ weights[r], -1)
+                torch.matmul(part.T, torch.softmax(part @ weights[r], -1))
 
     return per_update(timed(work, repeats), runs)
 
