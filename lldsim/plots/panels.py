@@ -60,7 +60,7 @@ def curves(
     x = records[0]["update"]
     if faint:
         for line in lines:
-            ax.plot(x, line, color=color(role), alpha=0.16, lw=0.6)
+            ax.plot(x, line, color=color(role), alpha=0.16, lw=0.6, rasterized=True)
     chosen = np.nanmedian(_at_least_half(lines), axis=0) if bold is None else lines[bold]
     ax.plot(x, chosen, color=color(role), lw=1.6, ls=linestyle, label=ARM_NAMES.get(role, role))
 
@@ -75,7 +75,7 @@ def aligned(ax: Axes, records: Sequence[RunRecord], column: str, *, role: str, b
         if step is not None:
             padded = np.pad(smooth(record[column], window), (before, after), constant_values=np.nan)
             lines.append(padded[step : step + before + after + 1])
-            ax.plot(x, lines[-1], color=color(role), alpha=0.16, lw=0.6)
+            ax.plot(x, lines[-1], color=color(role), alpha=0.16, lw=0.6, rasterized=True)
     if lines:
         ax.plot(x, np.nanmedian(_at_least_half(np.array(lines)), axis=0), color=color(role), lw=1.6)
 
