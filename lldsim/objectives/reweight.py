@@ -22,7 +22,7 @@ def masked_importance_weights(
     Raises: ConfigError for an empty band; ShapeError; NonFiniteError.
 
     >>> old, ones = torch.tensor([[0.0, 0.0, 0.0]]), torch.ones(1, 3)
-    >>> sampler = torch.tensor([[0.0, math.log(10), -math.log(10)]])
+    >>> sampler = torch.tensor([[0.0, 3.0, -3.0]])  # weights 1, e^-3 and e^3
     >>> masked_importance_weights(old, sampler, ones, low=0.5, high=5.0).int().tolist()
     [[1, 0, 0]]
     """
