@@ -39,13 +39,14 @@ LAYER = {
     **dict.fromkeys(
         ["kernels", "arm_kernels", "critic", "rollout", "advantages", "objectives", "theory", "record", "published"], 3
     ),
-    **dict.fromkeys(["engine", "trainer", "diagnostics"], 4),
+    **dict.fromkeys(["engine", "trainer", "diagnostics", "traces"], 4),
     **dict.fromkeys(["sweep", "monitor"], 5),
-    **dict.fromkeys(["plots", "experiments"], 6),
+    **dict.fromkeys(["plots", "experiments", "paper_worlds", "trace_runs"], 6),
     **dict.fromkeys(["figures", "explore"], 7),
     **dict.fromkeys(["cli", "__main__"], 8),
 }
 TOY = {"draws", "features", "world", "kernels", "arm_kernels", "critic", "rollout", "engine", "trainer", "sweep"}
+TOY |= {"trace_runs"}
 # Within what the layers allow, these are forbidden as well.
 FORBIDDEN = {
     "objectives": TOY | {"policy", "theory", "record", "published"},

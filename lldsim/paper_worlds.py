@@ -1,0 +1,122 @@
+"""The worlds behind figures 7 and 9b: four toy stand-ins for four models, and a two-hop world.
+
+No language model is here: the four worlds stand for Qwen2.5 3B and 7B, base and instruct, only in name. Their dials
+were chosen before any of them was run, by what the words suggest, and not tuned afterwards.
+What this file does not do: draw, or decide what a collapse is (diagnostics/thresholds.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lldsim.config import RunConfig, preset
+from lldsim.diagnostics.collapse import collapse_step, smooth
+from lldsim.diagnostics.statistics import collapse_rate, median_step
+from lldsim.diagnostics.thresholds import DEFAULT
+from lldsim.errors import ConfigError, suggest
+from lldsim.record import Arms, RunRecord
+
+# Size: more features (less accidental overlap of hidden states) and a larger lead of the answer that was read.
+_SMALL: dict[str, Any] = {"n_features": 48, "p_answer": 0.25}
+_LARGE: dict[str, Any] = {"n_features": 96, "p_answer": 0.4}
+# Instruct: keeps to the format more often, and searches more often before it answers.
+_BASE: dict[str, Any] = {"canon_prob": 0.92, "p_search": 0.65}
+_INSTRUCT: dict[str, Any] = {"canon_prob": 0.94, "p_search": 0.75}
+FOUR_WORLDS: dict[str, dict[str, Any]] = {
+    "3B-Base": _SMALL | _BASE,
+    "3B-Instruct": _SMALL | _INSTRUCT,
+    "7B-Base": _LARGE | _BASE,
+    "7B-Instruct": _LARGE | _INSTRUCT,
+}
+# Two good searches before the answer shows; a policy that has read one useless document hardly ever searches again.
+TWO_HOPS: dict[str, Any] = {
+    "hops": 2,
+    "search_noise": 0.2,
+    "p_search": 0.9,
+    "p_guess": 0.0125,
+    "p_search_bad": 0.02,
+}
+MA = {"answer_weight_rule": "paper"}  # LLDS-MA, Eq. 5
+ESCAPE = 1.5  # searches per response, smoothed, above which a run counts as having left the one-search policy
+
+
+def four_worlds(seeds: Sequence[int], *, updates: int = 200) -> dict[str, list[RunConfig]]:
+    """Return the arms of figure 7, named `WORLD grpo` and `WORLD llds` (lambda 0.2), paired by seed."""
+    arms = {}
+    for world, dials in FOUR_WORLDS.items():
+        base = preset("spiral").replace(updates=updates, **dials)
+        arms[f"{world} grpo"] = [base.replace(seed=s) for s in seeds]
+        arms[f"{world} llds"] = [base.replace(seed=s, llds_coef=0.2) for s in seeds]
+    return arms
+
+
+def two_hop_searches(
+    seeds: Sequence[int], *, llds_coefs: Sequence[float] = (0.2, 1.0), updates: int = 300
+) -> dict[str, list[RunConfig]]:
+    """Return the arms of figure 9b: `0`, and for each lambda `LAMBDA` and `LAMBDA MA`, paired by seed.
+
+    Raises ConfigError for a lambda that is not positive: the arm without LLDS is always there.
+    """
+    base = preset("spiral").replace(updates=updates, **TWO_HOPS)
+    arms = {"0": [base.replace(seed=s) for s in seeds]}
+    for coef in llds_coefs:
+        if not coef > 0:
+            raise ConfigError(f"llds_coefs contains {coef}; give positive values, lambda 0 is run anyway")
+        arms[f"{coef:g}"] = [base.replace(seed=s, llds_coef=coef) for s in seeds]
+        arms[f"{coef:g} MA"] = [base.replace(seed=s, llds_coef=coef, **MA) for s in seeds]
+    return arms
+
+
+def world_of_arm(arm: str) -> str:
+    """Return the world of an arm of figure 7; ConfigError for a name that is none.
+
+    >>> world_of_arm("7B-Base llds")
+    '7B-Base'
+    """
+    world = arm.rpartition(" ")[0]
+    if world not in FOUR_WORLDS:
+        raise ConfigError(f"no world in arm {arm!r}{suggest(world, FOUR_WORLDS)}; worlds: {', '.join(FOUR_WORLDS)}")
+    return world
+
+
+def escape_step(record: RunRecord, threshold: float = ESCAPE) -> int | None:
+    """Return the first update whose smoothed searches per response exceed `threshold`, or None (censored)."""
+    above = smooth(record["valid_searches"], DEFAULT.reward_window) > threshold
+    return int(np.argmax(above)) if above.any() else None
+
+
+def search_numbers(records: Sequence[RunRecord]) -> dict[str, Any]:
+    """Return what figure 9b says about one arm: escapes from the one-search policy, collapses, and the end state."""
+    escapes = [escape_step(r) for r in records]
+    collapses = [collapse_step(r["reward"]) for r in records]
+    escaped, collapsed = collapse_rate(escapes), collapse_rate(collapses)  # a rate is a rate
+    median, low, high = median_step(escapes)
+    searches = [float(smooth(r["valid_searches"], DEFAULT.reward_window)[-1]) for r in records]
+    reward = [float(smooth(r["reward"], DEFAULT.reward_window)[-1]) for r in records]
+    return {
+        "runs": escaped.n,
+        "escaped": escaped.k,
+        "escape_rate_interval": [escaped.low, escaped.high],
+        "escape_steps": escapes,
+        "escape_step_median": _finite(median),
+        "escape_step_interval": [_finite(low), _finite(high)],
+        "collapsed": collapsed.k,
+        "collapse_rate_interval": [collapsed.low, collapsed.high],
+        "collapse_steps": collapses,
+        "final_searches": searches,
+        "final_searches_median": float(np.median(searches)),
+        "final_reward": reward,
+        "final_reward_median": float(np.median(reward)),
+    }
+
+
+def two_hop_numbers(arms: Arms) -> dict[str, Any]:
+    """Return the numbers of figure 9b, arm by arm."""
+    return {name: search_numbers(records) for name, records in arms.items()}
+
+
+def _finite(x: float) -> float | None:
+    return float(x) if np.isfinite(x) else None
