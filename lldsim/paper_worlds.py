@@ -44,12 +44,17 @@ ESCAPE = 1.5  # searches per response, smoothed, above which a run counts as hav
 
 
 def four_worlds(seeds: Sequence[int], *, updates: int = 200) -> dict[str, list[RunConfig]]:
-    """Return the arms of figure 7, named `WORLD grpo` and `WORLD llds` (lambda 0.2), paired by seed."""
+    """Return the arms of figure 7: `WORLD grpo`, `WORLD llds` (lambda 0.2) and `WORLD null`, paired by seed.
+
+    `null` is GRPO in the same world with similarity 0: the twin that must not collapse.
+    """
     arms = {}
     for world, dials in FOUR_WORLDS.items():
         base = preset("spiral").replace(updates=updates, **dials)
         arms[f"{world} grpo"] = [base.replace(seed=s) for s in seeds]
         arms[f"{world} llds"] = [base.replace(seed=s, llds_coef=0.2) for s in seeds]
+        null = preset("null").replace(updates=updates, **dials)
+        arms[f"{world} null"] = [null.replace(seed=s) for s in seeds]
     return arms
 
 
