@@ -25,21 +25,18 @@ def four_worlds_figure(arms: Arms) -> Figure:
     fig = Figure(figsize=(9.0, 2.9))
     axes = fig.subplots(1, len(FOUR_WORLDS), sharey=True)
     for ax, world in zip(axes, FOUR_WORLDS, strict=True):
-        panels.curves(ax, arms[f"{world} null"], "reward", role="null", faint=False, linestyle="--")
         for role in ("grpo", "llds"):
             panels.curves(ax, arms[f"{world} {role}"], "reward", role=role)
-        steps = [collapse_step(r["reward"]) for r in arms[f"{world} grpo"]]
-        ax.plot([s for s in steps if s is not None], [1.05] * sum(s is not None for s in steps), "|", ms=5, mew=0.8,
-                color=color("grpo"))  # fmt: skip
-        rates = {role: collapse_rate([collapse_step(r["reward"]) for r in arms[f"{world} {role}"]])
-                 for role in ("grpo", "llds")}  # fmt: skip
-        counts = ", ".join(f"{panels.ARM_NAMES[role].split(' (')[0]} {rate.k}/{rate.n}" for role, rate in rates.items())
-        ax.set_title(f"toy world “{world}”\ncollapsed: {counts}", fontsize=7.5)
+        panels.curves(ax, arms[f"{world} null"], "reward", role="null", faint=False, linestyle=":")
+        steps = {role: [collapse_step(r["reward"]) for r in arms[f"{world} {role}"]] for role in ("grpo", "llds")}
+        fallen = [s for s in steps["grpo"] if s is not None]
+        ax.plot(fallen, [1.05] * len(fallen), "|", ms=5, mew=0.8, color=color("grpo"))
+        rate = {role: collapse_rate(found) for role, found in steps.items()}
+        counts = f"{rate['grpo'].k}/{rate['grpo'].n} collapse, LLDS {rate['llds'].k}/{rate['llds'].n}"
+        ax.set_title(f"toy world “{world}”\n{counts}", fontsize=7.5)
         ax.set(xlabel="update", xlim=(0, len(arms[f"{world} grpo"][0]) - 1), ylim=(-0.03, 1.1))
     axes[0].set_ylabel("reward")
-    handles, labels = axes[0].get_legend_handles_labels()
-    order = [1, 2, 0]
-    fig.legend([handles[i] for i in order], [labels[i] for i in order], loc="outside lower center", ncols=3)
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     fig.suptitle("simulated: four toy worlds that stand for the paper's four models only in name", x=0.01, ha="left")
     return fig
 
