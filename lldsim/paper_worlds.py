@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from lldsim.config import RunConfig, preset
 from lldsim.diagnostics.collapse import collapse_step, smooth
@@ -93,14 +94,28 @@ def escape_step(record: RunRecord, threshold: float = ESCAPE) -> int | None:
     return int(np.argmax(above)) if above.any() else None
 
 
+def invalid_share(record: RunRecord) -> float:
+    """Return the share of invalid actions among all actions at the end of a run, smoothed as the reward is."""
+    actions = record["response_length"] / record.config["turn_tokens"]
+    window = DEFAULT.reward_window
+    return float(smooth(record["invalid_actions"], window)[-1] / smooth(actions, window)[-1])
+
+
 def search_numbers(records: Sequence[RunRecord]) -> dict[str, Any]:
-    """Return what figure 9b says about one arm: escapes from the one-search policy, collapses, and the end state."""
+    """Return what figure 9b says about one arm: escapes from the one-search policy, collapses, and the end state.
+
+    A policy that searches once guesses, and a group guesses alike, so its reward is the luck of a few queries: the
+    collapse rule, half of the running peak, can then fire without any loss. `broken` counts the runs that end with more
+    than half of their actions invalid, which luck cannot do.
+    """
     escapes = [escape_step(r) for r in records]
     collapses = [collapse_step(r["reward"]) for r in records]
-    escaped, collapsed = collapse_rate(escapes), collapse_rate(collapses)  # a rate is a rate
+    escaped, collapsed = collapse_rate(escapes), collapse_rate(collapses)  # both are rates of events
     median, low, high = median_step(escapes)
     searches = [float(smooth(r["valid_searches"], DEFAULT.reward_window)[-1]) for r in records]
     reward = [float(smooth(r["reward"], DEFAULT.reward_window)[-1]) for r in records]
+    invalid = [invalid_share(r) for r in records]
+    broken = collapse_rate([None if x <= 0.5 else 0 for x in invalid])
     return {
         "runs": escaped.n,
         "escaped": escaped.k,
@@ -111,6 +126,9 @@ def search_numbers(records: Sequence[RunRecord]) -> dict[str, Any]:
         "collapsed": collapsed.k,
         "collapse_rate_interval": [collapsed.low, collapsed.high],
         "collapse_steps": collapses,
+        "broken": broken.k,
+        "broken_rate_interval": [broken.low, broken.high],
+        "final_invalid_share": invalid,
         "final_searches": searches,
         "final_searches_median": float(np.median(searches)),
         "final_reward": reward,
@@ -121,6 +139,20 @@ def search_numbers(records: Sequence[RunRecord]) -> dict[str, Any]:
 def two_hop_numbers(arms: Arms) -> dict[str, Any]:
     """Return the numbers of figure 9b, arm by arm."""
     return {name: search_numbers(records) for name, records in arms.items()}
+
+
+def paired_escapes(steps: Sequence[int | None], reference: Sequence[int | None]) -> dict[str, Any]:
+    """Return in how many pairs of the same seed the first arm escapes earlier or later, with a two-sided sign test.
+
+    A run that does not escape comes later than any that does; two that do not are a tie, which the test leaves out.
+
+    >>> paired_escapes([10, 20, None, None], [15, None, 30, None])
+    {'earlier': 2, 'later': 1, 'ties': 1, 'sign_test_p': 1.0}
+    """
+    pairs = [(np.inf if s is None else s, np.inf if r is None else r) for s, r in zip(steps, reference, strict=True)]
+    earlier, later = sum(s < r for s, r in pairs), sum(s > r for s, r in pairs)
+    p_value = float(stats.binomtest(earlier, earlier + later).pvalue) if earlier + later else 1.0
+    return {"earlier": earlier, "later": later, "ties": len(pairs) - earlier - later, "sign_test_p": p_value}
 
 
 def _finite(x: float) -> float | None:

@@ -119,7 +119,7 @@ def test_case_1_differs_in_the_answer_alone() -> None:
 def test_case_2_is_unlikely_invalid_and_wrong() -> None:
     lost = trace(action("search", "error message", logp=-2.0), action("answer 3"), reward=0)
     likely = trace(action("search", "error message", logp=-0.5), action("answer 3"), reward=0)
-    right = trace(action("search", "error message", logp=-2.0), action("answer 2"), reward=1)
+    right = trace(action("search", "error message", logp=-2.0), action("answer 2"), reward=1, query=1)
     endless = trace(action("search", "error message", logp=-2.0), action("search"), reward=0)
     assert unlikely_then_invalid([likely, right, endless, lost], bound=-1) is lost
     with pytest.raises(MissingDataError, match="below -3 nats"):

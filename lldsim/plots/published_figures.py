@@ -166,7 +166,8 @@ def _bar_shade(row: PublishedRow, index: int) -> str:
     if row.with_llds or row.method == "Search-R1-GRPO":
         return color("llds" if row.with_llds else "grpo")
     share = 0.25 + 0.13 * index
-    return to_hex([1 - share + share * x for x in to_rgb(color("published"))])
+    r, g, b = (1 - share + share * x for x in to_rgb(color("published")))
+    return to_hex((r, g, b))
 
 
 assert set(COLUMNS) == {*BENCHMARKS, *AVERAGES}

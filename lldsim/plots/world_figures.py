@@ -19,6 +19,8 @@ from lldsim.plots import panels
 from lldsim.plots.style import color
 from lldsim.record import Arms, RunRecord
 
+_ROLES = ("grpo", "llds", "null")
+
 
 def four_worlds_figure(arms: Arms) -> Figure:
     """Draw figure 7: reward in each world, every seed faintly and the median boldly; ticks mark collapses."""
@@ -28,12 +30,12 @@ def four_worlds_figure(arms: Arms) -> Figure:
         for role in ("grpo", "llds"):
             panels.curves(ax, arms[f"{world} {role}"], "reward", role=role)
         panels.curves(ax, arms[f"{world} null"], "reward", role="null", faint=False, linestyle=":")
-        steps = {role: [collapse_step(r["reward"]) for r in arms[f"{world} {role}"]] for role in ("grpo", "llds")}
+        steps = {role: [collapse_step(r["reward"]) for r in arms[f"{world} {role}"]] for role in _ROLES}
         fallen = [s for s in steps["grpo"] if s is not None]
         ax.plot(fallen, [1.05] * len(fallen), "|", ms=5, mew=0.8, color=color("grpo"))
         rate = {role: collapse_rate(found) for role, found in steps.items()}
-        counts = f"{rate['grpo'].k}/{rate['grpo'].n} collapse, LLDS {rate['llds'].k}/{rate['llds'].n}"
-        ax.set_title(f"toy world “{world}”\n{counts}", fontsize=7.5)
+        grpo, llds, null = (f"{rate[role].k}/{rate[role].n}" for role in _ROLES)
+        ax.set_title(f"toy world “{world}”\n{grpo} collapse; LLDS {llds}, similarity 0 {null}", fontsize=7)
         ax.set(xlabel="update", xlim=(0, len(arms[f"{world} grpo"][0]) - 1), ylim=(-0.03, 1.1))
     axes[0].set_ylabel("reward")
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
@@ -53,9 +55,9 @@ def searches_figure(arms: Arms) -> Figure:
         _escapes(middle, records, shade, dash)
     horizon = len(next(iter(arms.values()))[0])
     left.axhline(1, color="#999999", lw=0.6, ls=":")
-    left.set(ylabel="valid searches per response, median", ylim=(0, None))
-    middle.set(ylabel="share of runs that search more than once", ylim=(-0.03, 1.03))
-    right.set(ylabel="reward, median", ylim=(-0.03, 1.03))
+    left.set(ylabel="valid searches per response,\nmedian over seeds", ylim=(0, None))
+    middle.set(ylabel="share of runs that have left\none search", ylim=(-0.03, 1.03))
+    right.set(ylabel="reward, median over seeds", ylim=(-0.03, 1.03))
     for ax in (left, middle, right):
         ax.set(xlabel="update", xlim=(0, horizon - 1))
     fig.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=len(arms))
