@@ -2,10 +2,13 @@
 
 Locked here: bars are as tall as the printed scores; a table shades exactly the cells that its rows contradict and
 writes the recomputed mean beside the one mismatch; Markdown holds every row; counts in panel titles are those of the
-records; a trace draws one cell per token and a masked box per feedback, darker where less likely; an arm's look.
+records; a trace draws one cell per token and a masked box per feedback, darker where less likely; an arm's look; short
+names of the notebooks.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import Rectangle
 
 from lldsim.config import RunConfig
+from lldsim.figures import discover_figures, select_figures
 from lldsim.paper_worlds import FOUR_WORLDS
 from lldsim.plots import color, style_context, trace_figures, world_figures
 from lldsim.plots.published_figures import BARS, bar_rows, bars, markdown, tables
@@ -58,6 +62,12 @@ def test_markdown_has_every_row_and_marks_the_averages() -> None:
     assert len(marked) == 1
     assert "0.382 (≠ 0.3837)" in marked[0]
     assert sum(line.count("(~") for line in lines) == 7
+
+
+def test_their_notebooks_are_found_by_short_names(repo_root: Path) -> None:
+    specs = discover_figures(repo_root)
+    names = ["fig01_bars", "fig07_four_models", "fig09b_searches", "fig10_traces", "figp1_tables"]
+    assert [spec.name for spec in select_figures(specs, ["fig01", "fig07", "fig09b", "fig10", "figp1"])] == names
 
 
 def record(reward: np.ndarray) -> RunRecord:

@@ -35,7 +35,7 @@ def four_worlds_figure(arms: Arms) -> Figure:
         ax.plot(fallen, [1.05] * len(fallen), "|", ms=5, mew=0.8, color=color("grpo"))
         rate = {role: collapse_rate(found) for role, found in steps.items()}
         grpo, llds, null = (f"{rate[role].k}/{rate[role].n}" for role in _ROLES)
-        ax.set_title(f"toy world “{world}”\n{grpo} collapse; LLDS {llds}, similarity 0 {null}", fontsize=7)
+        ax.set_title(f"toy world “{world}”\n{grpo} collapse; LLDS {llds}, null twin {null}", fontsize=7)
         ax.set(xlabel="update", xlim=(0, len(arms[f"{world} grpo"][0]) - 1), ylim=(-0.03, 1.1))
     axes[0].set_ylabel("reward")
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
