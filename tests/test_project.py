@@ -38,12 +38,12 @@ LAYER = {
     **dict.fromkeys(["draws", "features", "policy", "world"], 2),
     **dict.fromkeys(["kernels", "rollout", "advantages", "objectives", "theory", "record", "published"], 3),
     **dict.fromkeys(["engine", "trainer", "diagnostics"], 4),
-    **dict.fromkeys(["sweep", "monitor"], 5),
+    **dict.fromkeys(["sweep", "monitor", "snapshot"], 5),
     **dict.fromkeys(["plots"], 6),
     **dict.fromkeys(["figures", "explore"], 7),
     **dict.fromkeys(["cli", "__main__"], 8),
 }
-TOY = {"draws", "features", "world", "kernels", "rollout", "engine", "trainer", "sweep"}
+TOY = {"draws", "features", "world", "kernels", "rollout", "engine", "trainer", "sweep", "snapshot"}
 # Within what the layers allow, these are forbidden as well.
 FORBIDDEN = {
     "objectives": TOY | {"policy", "theory", "record", "published"},
