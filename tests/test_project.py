@@ -38,7 +38,7 @@ LAYER = {
     **dict.fromkeys(["draws", "features", "policy", "world"], 2),
     **dict.fromkeys(["kernels", "rollout", "advantages", "objectives", "theory", "record", "published"], 3),
     **dict.fromkeys(["engine", "trainer", "diagnostics"], 4),
-    **dict.fromkeys(["sweep", "monitor", "snapshot"], 5),
+    **dict.fromkeys(["sweep", "monitor", "snapshot", "exercises"], 5),
     **dict.fromkeys(["plots"], 6),
     **dict.fromkeys(["figures", "explore"], 7),
     **dict.fromkeys(["cli", "__main__"], 8),
