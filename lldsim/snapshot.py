@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from lldsim.advantages import group_advantages
-from lldsim.config import RunConfig
+from lldsim.config import ObjectiveConfig, RunConfig
 from lldsim.draws import draw
 from lldsim.engine import Run
 from lldsim.errors import ConfigError, MissingDataError
@@ -83,7 +83,8 @@ class Snapshot:
 def snapshots(config: RunConfig, updates: Sequence[int]) -> list[Snapshot]:
     """Return the snapshots of the run `config` at `updates` (0-based, any order), in ascending order.
 
-    The batches are those that the run itself trains on. Raises ConfigError for no update or a negative one.
+    The batches are those that the run itself trains on. Raises ConfigError for no update or a negative one, and for
+    trained features or a critic: the theory here is of fixed hidden states and group advantages.
 
     >>> [snap.batch.tokens.shape[0] for snap in snapshots(RunConfig(), [0])]
     [80]
@@ -91,7 +92,13 @@ def snapshots(config: RunConfig, updates: Sequence[int]) -> list[Snapshot]:
     wanted = sorted(set(updates))
     if not wanted or wanted[0] < 0:
         raise ConfigError(f"updates={list(updates)}: name at least one update, counted from 0")
-    run, trainer = Run(config), config.trainer
+    trainer = config.trainer
+    if trainer.feature_rate > 0 or trainer.advantage != "group":
+        raise ConfigError(
+            f"feature_rate={trainer.feature_rate}, advantage={trainer.advantage!r}: a snapshot has fixed hidden states "
+            "and group advantages; set feature_rate=0 and advantage='group'"
+        )
+    run = Run(config)
     past: deque[Tensor] = deque(maxlen=trainer.staleness + 1)
     found = []
     for update in range(wanted[-1] + 1):
@@ -106,6 +113,8 @@ def snapshots(config: RunConfig, updates: Sequence[int]) -> list[Snapshot]:
                 group_size=config.world.group_size,
                 temperature=trainer.temperature,
                 top_p=trainer.top_p,
+                top_k=trainer.top_k,
+                noise=trainer.sampler_noise,
             )
         row = run.step()
         if batch is not None:
@@ -122,15 +131,26 @@ def snapshots(config: RunConfig, updates: Sequence[int]) -> list[Snapshot]:
     return found
 
 
+def _plain_advantages(snap: Snapshot) -> Tensor:
+    """Return the advantages (B,) if they alone weigh the surrogate at ratio 1; raise ConfigError for other arms."""
+    objective, plain = snap.config.objective, ObjectiveConfig()
+    names = ("ratio_to", "tis_cap", "mis_high", "probability_weight", "nthr_beta", "mask_shared_prefix")
+    changed = [name for name in (*names, "negative_weight") if getattr(objective, name) != getattr(plain, name)]
+    if changed:
+        raise ConfigError(f"{', '.join(changed)}: a prediction needs the plain surrogate; leave them at their defaults")
+    return snap.advantages
+
+
 def surrogate_loss(snap: Snapshot) -> Loss:
     """Return log-probabilities -> the batch's clipped surrogate at ratio 1, the loss that Theorem 4.2 is about."""
 
+    objective, advantages = snap.config.objective, _plain_advantages(snap)
+
     def loss(logps: Tensor) -> Tensor:
-        objective = snap.config.objective
         return clipped_surrogate(
             logps,
             logps.detach(),
-            snap.advantages,
+            advantages,
             snap.batch.action_mask,
             clip_eps=objective.clip_eps,
             aggregation=objective.aggregation,
@@ -143,7 +163,7 @@ def predicted_slope(snap: Snapshot) -> Tensor:
     """Return d/ds ln pi of every action (B, A), nats per unit of learning rate: -G with the loss's normaliser."""
     return flow(
         *snap.inputs,
-        snap.advantages,
+        _plain_advantages(snap),
         aggregation=snap.config.objective.aggregation,
         level="action",
         action_id=snap.batch.action_id,
@@ -164,10 +184,11 @@ def predicted_update(snap: Snapshot) -> Tensor:
     """
     if snap.config.trainer.optimizer != "sgd" or snap.config.trainer.momentum:
         raise ConfigError("predicted_update is for plain sgd; set optimizer='sgd' and momentum=0")
-    weights = torch.zeros_like(snap.advantages)
+    advantages = _plain_advantages(snap)
+    weights = torch.zeros_like(advantages)
     for members in snap.minibatches:
         weights[members] = loss_weights(
-            snap.advantages[members],
+            advantages[members],
             snap.batch.action_mask[members],
             aggregation=snap.config.objective.aggregation,
         )

@@ -23,15 +23,17 @@ SMALL = preset("spiral").replace(seed=3, n_queries=4, updates_per_rollout=4, sta
 PLAIN = {"kl_coef": 0.0, "entropy_coef": 0.0}
 
 
-def test_a_snapshot_is_what_the_run_trains_on() -> None:
-    run = Run(SMALL)
+@pytest.mark.parametrize("sampler", [{}, {"top_k": 20, "sampler_noise": 0.3, "top_p": 0.99}])
+def test_a_snapshot_is_what_the_run_trains_on(sampler: dict[str, float]) -> None:
+    config = SMALL.replace(**sampler)
+    run = Run(config)
     for _ in range(5):
         run.step()
     before = run.weights.copy()
-    roll = run.sample(draw(SMALL, 5))
+    roll = run.sample(draw(config, 5))
     tokens, turns, advantage = roll.tokens.copy(), roll.turns.copy(), roll.advantage.copy()
     run.step()
-    early, snap = snapshot.snapshots(SMALL, [5, 2])
+    early, snap = snapshot.snapshots(config, [5, 2])
     assert (early.update, snap.update) == (2, 5)
     np.testing.assert_array_equal(snap.weights.numpy(), before)
     np.testing.assert_array_equal(snap.weights_after.numpy(), run.weights)
@@ -95,6 +97,11 @@ def test_errors_say_what_is_missing() -> None:
     (snap,) = snapshot.snapshots(SMALL.replace(optimizer="adam", learning_rate=0.01), [0])
     with pytest.raises(ConfigError, match="plain sgd"):
         snapshot.predicted_update(snap)
+    with pytest.raises(ConfigError, match=r"feature_rate=0\.1"):
+        snapshot.snapshots(SMALL.replace(feature_rate=0.1), [0])
+    (capped,) = snapshot.snapshots(SMALL.replace(tis_cap=2.0), [0])
+    with pytest.raises(ConfigError, match="tis_cap: a prediction"):
+        snapshot.predicted_slope(capped)
     (lonely,) = snapshot.snapshots(SMALL.replace(n_queries=2, group_size=2, updates_per_rollout=2, seed=1), [0])
     with pytest.raises(MissingDataError, match="update 0 has no pair"):
         snapshot.twin_pairs(lonely)
