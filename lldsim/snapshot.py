@@ -207,11 +207,11 @@ def written_actions(snap: Snapshot) -> Tensor:
     return sum_actions(snap.batch.action_mask.double(), snap.batch.action_id) > 0
 
 
-def twin_pairs(snap: Snapshot) -> list[tuple[int, int]]:
+def twin_pairs(snap: Snapshot, *, none_is_error: bool = True) -> list[tuple[int, int]]:
     """Return (right, wrong) responses of one query with equal tokens and contexts up to the last token, which differs.
 
     The paper's case 1 (Figs. 10-15): plan, search query and documents are shared, only the answer differs. In batch
-    order. Raises MissingDataError when the batch has none.
+    order. Raises MissingDataError when the batch has none, unless `none_is_error` is false.
     """
     batch = snap.batch
     key = torch.stack([batch.tokens, batch.context])
@@ -224,6 +224,6 @@ def twin_pairs(snap: Snapshot) -> list[tuple[int, int]]:
             end = batch.action_mask[right].nonzero()[-1]
             if batch.answer_mask[right].any() and differs.tolist() == end.tolist():
                 pairs.append((right, wrong))
-    if not pairs:
+    if not pairs and none_is_error:
         raise MissingDataError(f"update {snap.update} has no pair that differs in its answer alone; try another update")
     return pairs

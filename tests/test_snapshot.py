@@ -105,3 +105,4 @@ def test_errors_say_what_is_missing() -> None:
     (lonely,) = snapshot.snapshots(SMALL.replace(n_queries=2, group_size=2, updates_per_rollout=2, seed=1), [0])
     with pytest.raises(MissingDataError, match="update 0 has no pair"):
         snapshot.twin_pairs(lonely)
+    assert snapshot.twin_pairs(lonely, none_is_error=False) == []

@@ -37,6 +37,7 @@ def test_fast_figures_say_what_was_computed(repo_root: Path, tmp_path: Path, mon
     assert max(case["largest_difference"] for case in cases.values()) < 1e-12
     assert {case["kappa"] > 0 for case in cases.values()} == {True, False}
     assert sum(pulls["pull_on_response"].values()) == pytest.approx(pulls["gwhes_of_response"], rel=1e-6)
+    assert 0 < pulls["census"]["pulled_down"] < pulls["census"]["pairs"]
     with (tmp_path / "data" / "figt3_attribution.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == pulls["tokens"]
