@@ -1,0 +1,78 @@
+"""A one-page report of a diagnosis: HTML that stands alone (the picture is inside), and the picture beside it.
+
+Everything that comes from a log is escaped; the page holds no script and loads nothing.
+What this file does not do: draw; it is handed the PNG's bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from lldsim.monitor.diagnose import Diagnosis
+
+# What to try, in this order; how far each is supported in the toy is told in docs/sick_run.md.
+ADVICE = (
+    "Keep the last checkpoint from before the first alarm; do not train on past it.",
+    "Add LLDS with lambda .1 to .3 on the action gate (Eq. 4), from that checkpoint, with several updates per rollout batch.",
+    "Remove the leak: sample at the trainer's temperature with top-p 1, with fresh weights, or take the ratio to the sampler.",
+    "Lower the weight of wrong responses (A < 0), or the learning rate.",
+    "Log the likelihood of correct responses per action, if it was not logged: the second action falls first.",
+)
+
+
+def write_report(
+    result: Diagnosis, folder: Path, *, draw: Callable[[Diagnosis], bytes] | None = None, index: int = 1
+) -> Path:
+    """Write `NN_name.html` (and `.png` with `draw`) into `folder`, creating it, and return the HTML's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = f"{index:02d}_" + (re.sub(r"[^A-Za-z0-9_-]+", "_", Path(result.path).stem)[:60] or "run")
+    picture = None if draw is None else draw(result)
+    if picture is not None:
+        (folder / f"{stem}.png").write_bytes(picture)
+    target = folder / f"{stem}.html"
+    target.write_text(page(result, picture), encoding="utf-8")
+    return target
+
+
+def page(result: Diagnosis, picture: bytes | None = None) -> str:
+    """Return the report as HTML text."""
+    log, esc = result.log, html.escape
+    image = "" if picture is None else base64.b64encode(picture).decode()
+    parts = [
+        "<!doctype html><html lang='en'><meta charset='utf-8'>",
+        "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">",
+        f"<title>LLD report: {esc(Path(result.path).name)}</title>",
+        "<style>body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}table{border-collapse:collapse}"
+        "td,th{padding:.2em .7em;border-bottom:1px solid #ddd;text-align:left}img{max-width:100%}</style>",
+        f"<h1>{esc(result.verdict)}</h1><p>{esc(result.why)}</p>",
+        f"<p>{esc(result.path)} &middot; {esc(log.format)} &middot; {len(log.record)} rows &middot; <em>{log.record.label}</em>"
+        f" &middot; data {esc(log.record.config_hash)} &middot; lldsim {esc(log.record.versions.get('lldsim', '?'))}</p>",
+        f"<img alt='signals over steps with alarms and phases' src='data:image/png;base64,{image}'>" if image else "",
+        _table("Alarms", ("step", "rule", "severity", "what"), ((f"{a.step:g}", a.rule, a.severity, a.message) for a in result.alarms)),
+        _table("Phases", ("phase", "from", "95 %"), ((p["phase"], f"{p['from']:g}", f"{p['low']:g} to {p['high']:g}") for p in result.phases)),
+        _table("Conditions of Def. A.3", ("condition", "holds", "from step"), (
+            (name, {True: "yes", False: "no", None: "cannot be told"}[c["holds"]], "" if c["from"] is None else f"{c['from']:g}")
+            for name, c in result.conditions.items())),
+        _table("Not in the log", ("signal", "rules out"), result.missing.items()),
+        _list("Notes", log.notes + ([f"released likelihood metric: {result.trap}"] if result.trap != "no" else [])),
+        _list("What to try, in this order", ADVICE) if result.decays else "",
+        _list("Keys that were not read", log.unknown_keys[:60]),
+        "</html>",
+    ]  # fmt: skip
+    return "\n".join(part for part in parts if part) + "\n"
+
+
+def _table(title: str, head: tuple[str, ...], rows: Iterable[Iterable[str]]) -> str:
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    if not body:
+        return f"<h2>{title}</h2><p>none</p>"
+    return f"<h2>{title}</h2><table><tr>" + "".join(f"<th>{h}</th>" for h in head) + f"</tr>{body}</table>"
+
+
+def _list(title: str, items: Iterable[str]) -> str:
+    body = "".join(f"<li>{html.escape(item)}</li>" for item in items)
+    return f"<h2>{title}</h2><ul>{body}</ul>" if body else ""
