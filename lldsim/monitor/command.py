@@ -14,8 +14,9 @@ from typing import Any
 
 from lldsim.errors import ConfigError, LldsimError
 from lldsim.monitor.diagnose import ORDER, Diagnosis, diagnose
-from lldsim.monitor.readers import Progress, read_log
+from lldsim.monitor.readers import read_log
 from lldsim.monitor.report import write_report
+from lldsim.monitor.sources import Progress
 
 Draw = Callable[[Diagnosis], bytes]
 FAIL_ON = {"stagnation": "stagnating", "decay": "decaying", "acceleration": "accelerating", "collapse": "collapsed"}

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from lldsim.monitor.diagnose import Diagnosis
 
-# What to try, in this order; how far each is supported in the toy is told in docs/sick_run.md.
+WORD = {True: "yes", False: "no", None: "cannot be told"}
+# What to try, in this order; how far each is supported in the toy is told in notebooks/sick_run.md.
 ADVICE = (
     "Keep the last checkpoint from before the first alarm; do not train on past it.",
     "Add LLDS with lambda .1 to .3 on the action gate (Eq. 4), from that checkpoint, with several updates per rollout batch.",
@@ -42,6 +43,11 @@ def page(result: Diagnosis, picture: bytes | None = None) -> str:
     """Return the report as HTML text."""
     log, esc = result.log, html.escape
     image = "" if picture is None else base64.b64encode(picture).decode()
+    alarms = [(f"{a.step:g}", a.rule, a.severity, a.message) for a in result.alarms]
+    phases = [(p["phase"], f"{p['from']:g}", f"{p['low']:g} to {p['high']:g}") for p in result.phases]
+    conditions = [
+        (name, WORD[c["holds"]], "" if c["from"] is None else f"{c['from']:g}") for name, c in result.conditions.items()
+    ]
     parts = [
         "<!doctype html><html lang='en'><meta charset='utf-8'>",
         "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">",
@@ -49,14 +55,12 @@ def page(result: Diagnosis, picture: bytes | None = None) -> str:
         "<style>body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}table{border-collapse:collapse}"
         "td,th{padding:.2em .7em;border-bottom:1px solid #ddd;text-align:left}img{max-width:100%}</style>",
         f"<h1>{esc(result.verdict)}</h1><p>{esc(result.why)}</p>",
-        f"<p>{esc(result.path)} &middot; {esc(log.format)} &middot; {len(log.record)} rows &middot; <em>{log.record.label}</em>"
-        f" &middot; data {esc(log.record.config_hash)} &middot; lldsim {esc(log.record.versions.get('lldsim', '?'))}</p>",
+        f"<p>{esc(result.path)} &middot; {esc(log.format)} &middot; {len(log.record)} rows"
+        f" &middot; <em>{log.record.label}</em> &middot; data {esc(log.record.config_hash)}</p>",
         f"<img alt='signals over steps with alarms and phases' src='data:image/png;base64,{image}'>" if image else "",
-        _table("Alarms", ("step", "rule", "severity", "what"), ((f"{a.step:g}", a.rule, a.severity, a.message) for a in result.alarms)),
-        _table("Phases", ("phase", "from", "95 %"), ((p["phase"], f"{p['from']:g}", f"{p['low']:g} to {p['high']:g}") for p in result.phases)),
-        _table("Conditions of Def. A.3", ("condition", "holds", "from step"), (
-            (name, {True: "yes", False: "no", None: "cannot be told"}[c["holds"]], "" if c["from"] is None else f"{c['from']:g}")
-            for name, c in result.conditions.items())),
+        _table("Alarms", ("step", "rule", "severity", "what"), alarms),
+        _table("Phases", ("phase", "from", "95 %"), phases),
+        _table("Conditions of Def. A.3", ("condition", "holds", "from step"), conditions),
         _table("Not in the log", ("signal", "rules out"), result.missing.items()),
         _list("Notes", log.notes + ([f"released likelihood metric: {result.trap}"] if result.trap != "no" else [])),
         _list("What to try, in this order", ADVICE) if result.decays else "",

@@ -1,8 +1,8 @@
 """The alarm rules: causal, streaming, the same code for a live run and for a finished log.
 
 `Watch.add(step, row)` looks at nothing but what it has been given, so an alarm at step s uses nothing after s. The
-numbers in `Rules` were fixed on the set TUNE of tests/benchmarks/monitor_worlds.py and are reported on REPORT, which shares no
-seed and no cause with it. The paper's advice (section 6 of arXiv 2512.04220) is the list of signals.
+numbers in `Rules` were fixed on the set TUNE of tests/benchmarks/monitor_worlds.py and are reported on REPORT, which
+shares no seed and no cause with it. The paper's advice (section 6 of arXiv 2512.04220) is the list of signals.
 
 Units: log-probabilities in nats per token, time in rollout batches ("updates"; `steps_per_update` converts).
 What this file does not do: read logs, or give a verdict on a whole run (diagnose.py).
