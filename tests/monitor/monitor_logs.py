@@ -100,9 +100,15 @@ def write_tfevents(path: Path, columns: Columns) -> None:
         for k, v in r.items():
             if k != "step":
                 raw = struct.pack("<f", v)
-                scalar = varint(2 << 3 | 5) + raw if r["step"] % 2 else message(8, varint(1 << 3) + b"\x01" + message(4, raw))
+                scalar = (
+                    varint(2 << 3 | 5) + raw
+                    if r["step"] % 2
+                    else message(8, varint(1 << 3) + b"\x01" + message(4, raw))
+                )
                 values += message(1, message(1, f"train/{k}".encode()) + scalar)
-        event = varint(1 << 3 | 1) + struct.pack("<d", 1e9) + varint(2 << 3) + varint(int(r["step"])) + message(5, values)
+        event = (
+            varint(1 << 3 | 1) + struct.pack("<d", 1e9) + varint(2 << 3) + varint(int(r["step"])) + message(5, values)
+        )
         out += struct.pack("<Q", len(event)) + b"crc1" + event + b"crc2"
     path.write_bytes(out)
 

@@ -65,7 +65,12 @@ def test_restart_takes_the_new_branch_and_drops_the_abandoned_one(tmp_path: Path
 
 
 def test_disorder_repeats_and_mixed_intervals(tmp_path: Path) -> None:
-    lines = [{"step": 2, "reward": 0.2}, {"step": 1, "reward": 0.1}, {"step": 3, "reward": 0.2}, {"step": 3, "reward": 0.4}]
+    lines = [
+        {"step": 2, "reward": 0.2},
+        {"step": 1, "reward": 0.1},
+        {"step": 3, "reward": 0.2},
+        {"step": 3, "reward": 0.4},
+    ]
     lines += [{"step": 4, "entropy": 1.0}, {"global_step": 4, "reward": 0.5}]
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
