@@ -27,9 +27,10 @@ class Rules:
     """Thresholds of all rules, in one place."""
 
     warm_up: float = 12.0  # updates without alarms: a run's first steps move everything
-    hold: int = 2  # rows in a row on which a condition must hold
-    slope_window: float = 20.0  # updates
-    slope: float = -0.007  # nats per update over that window
+    hold: int = 2  # rows in a row on which a condition must hold ...
+    sparse: float = 4.0  # ... or one, where rows are at least this many updates apart
+    slope_window: float = 15.0  # updates
+    slope: float = -0.0095  # nats per update over that window
     fast_window: float = 10.0
     fast_slope: float = -0.025
     drop: float = 0.25  # nats below the best level so far
@@ -123,7 +124,8 @@ class Watch:
         self.rules, self.unit, self.trusted = rules, steps_per_update, trusted
         self._trails: dict[str, _Trail] = {}
         self._states: dict[str, _State] = {}
-        self._first = math.nan
+        self._first = self._last = math.nan
+        self._hold = rules.hold
         self._norms: list[float] = []
         self._rewards: deque[float] = deque(maxlen=9)
         self._reward_peak = -math.inf
@@ -133,6 +135,8 @@ class Watch:
         """Take one row and return the alarms that begin with it. An explicit NaN or infinity is an alarm of its own."""
         if math.isnan(self._first):
             self._first = step
+        self._hold = 1 if step - self._last >= self.rules.sparse * self.unit else self.rules.hold
+        self._last = step
         alarms = [
             a for name, value in row.items() if not math.isfinite(value) and (a := self._nonfinite(step, name, value))
         ]
@@ -245,7 +249,7 @@ class Watch:
             state.spoken &= state.quiet < self.rules.rearm
             return None
         state.held, state.quiet = state.held + 1, 0
-        if state.spoken or state.held < (hold or self.rules.hold):
+        if state.spoken or state.held < (hold or self._hold):
             return None
         state.spoken = True
         return Alarm(step, rule, float(value), severity, message)
