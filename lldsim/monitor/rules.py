@@ -1,8 +1,8 @@
 """The alarm rules: causal, streaming, the same code for a live run and for a finished log.
 
 `Watch.add(step, row)` looks at nothing but what it has been given, so an alarm at step s uses nothing after s. The
-numbers in `Rules` were fixed on the set TUNE of tests/benchmarks/monitor_worlds.py and are reported on REPORT, which
-shares no seed and no cause with it. The paper's advice (section 6 of arXiv 2512.04220) is the list of signals.
+numbers in `Rules` were fixed on the sets TUNE and CHECK of tests/benchmarks/monitor_worlds.py and are reported on REPORT,
+which shares no seed and no cause with them. The paper's advice (section 6 of arXiv 2512.04220) is the list of signals.
 
 Units: log-probabilities in nats per token, time in rollout batches ("updates"; `steps_per_update` converts).
 What this file does not do: read logs, or give a verdict on a whole run (diagnose.py).
@@ -28,14 +28,16 @@ class Rules:
 
     warm_up: float = 12.0  # updates without alarms: a run's first steps move everything
     hold: int = 2  # rows in a row on which a condition must hold ...
-    sparse: float = 4.0  # ... or one, where rows are at least this many updates apart
+    sparse: float = 3.0  # ... or one, where rows are at least this many updates apart
     slope_window: float = 15.0  # updates
-    slope: float = -0.0095  # nats per update over that window
+    slope: float = -0.0097  # nats per update over that window
     fast_window: float = 10.0
     fast_slope: float = -0.025
-    drop: float = 0.25  # nats below the best level so far
+    drop: float = 0.3  # nats below the best level so far
+    fallen: float = 1.5  # no likelihood alarm unless -log-probability is this multiple of its lowest level so far
     accelerating: float = 3.0  # -log-probability over its lowest value so far: phase III
     entropy_surge: float = 2.2  # entropy over its lowest level so far; with the likelihood in the log only a symptom
+    entropy_rise: float = 0.1  # nats that it must have risen, too: near zero, noise alone doubles it
     invalid_rise: float = 0.15  # invalid actions per response above their lowest level; likewise
     ratio_spike: float = 2.0
     grad_norm_surge: float = 10.0  # over the median so far
@@ -68,6 +70,10 @@ class Alarm:
             "severity": self.severity,
             "message": self.message,
         }
+
+
+# A log-probability is NaN where no response was correct (or none wrong); these are never NaN in a sound run.
+_ALWAYS_FINITE = ("loss", "grad_norm", "kl", "entropy", "reward")
 
 
 class _Trail:
@@ -132,14 +138,13 @@ class Watch:
         self._binary = True
 
     def add(self, step: float, row: Mapping[str, float]) -> list[Alarm]:
-        """Take one row and return the alarms that begin with it. An explicit NaN or infinity is an alarm of its own."""
+        """Take one row and return the alarms that begin with it. NaN or infinity in loss, gradient norm, KL, entropy or reward is one."""
         if math.isnan(self._first):
             self._first = step
         self._hold = 1 if step - self._last >= self.rules.sparse * self.unit else self.rules.hold
         self._last = step
-        alarms = [
-            a for name, value in row.items() if not math.isfinite(value) and (a := self._nonfinite(step, name, value))
-        ]
+        broken = [name for name in _ALWAYS_FINITE if not math.isfinite(row.get(name, 0.0))]
+        alarms = [alarm for name in broken if (alarm := self._nonfinite(step, name, row[name]))]
         finite = {name: float(value) for name, value in row.items() if math.isfinite(value)}
         for name, value in (finite | self._derived(finite)).items():
             self._trail(name).add(step, value)
@@ -185,15 +190,16 @@ class Watch:
             slow = _mildest(t.slope(rules.slope_window * self.unit, rules.min_rows) * self.unit for t in trails)
             fast = _mildest(t.slope(rules.fast_window * self.unit, rules.min_rows) * self.unit for t in trails)
             drop = min(t.highest - t.level for t in trails)
-            ratio = min(t.level / t.highest if t.highest < 0 else 1.0 for t in trails)
+            ratio = min(t.level / t.highest if t.highest < 0 else math.inf for t in trails)
+            fell = ratio > rules.fallen
             correct = row.keys() & {"logp_correct", "logp_correct_over_all"}
             what = "likelihood of correct responses" if correct else "likelihood of all responses"
             found += [
-                ("likelihood-slope", slow < rules.slope, slow, "warning",
+                ("likelihood-slope", fell and slow < rules.slope, slow, "warning",
                  f"{what} falls {-slow:.3f} nats per update over {rules.slope_window:g} updates"),
-                ("likelihood-fast", fast < rules.fast_slope, fast, "warning",
+                ("likelihood-fast", fell and fast < rules.fast_slope, fast, "warning",
                  f"{what} falls {-fast:.3f} nats per update over {rules.fast_window:g} updates"),
-                ("likelihood-drop", drop > rules.drop, drop, "warning",
+                ("likelihood-drop", fell and drop > rules.drop, drop, "warning",
                  f"{what} is {drop:.2f} nats per token below its best"),
                 ("likelihood-acceleration", ratio > rules.accelerating and drop > rules.drop, ratio, "critical",
                  f"-log-likelihood is {ratio:.1f} times its lowest"),
@@ -202,7 +208,8 @@ class Watch:
         symptom: Severity = "info" if self._likelihoods() else "warning"
         if "entropy" in row and (entropy := self._trails["entropy"]).lowest > 0:
             surge = entropy.level / entropy.lowest
-            found.append(("entropy-surge", surge > rules.entropy_surge, surge, symptom,
+            surges = surge > rules.entropy_surge and entropy.level - entropy.lowest > rules.entropy_rise
+            found.append(("entropy-surge", surges, surge, symptom,
                           f"entropy is {surge:.1f} times its lowest level"))  # fmt: skip
         if "invalid_actions" in row:
             rise = self._trails["invalid_actions"].level - self._trails["invalid_actions"].lowest

@@ -6,7 +6,7 @@
 Fixed before the report set was looked at: a run collapses if its smoothed reward halves (diagnostics) before `WATCHED`; the
 warning is in time if it comes before smoothed reward first lies 10 % below its running peak; a run is healthy if that does
 not happen until `HORIZON`; all others are left out of both and counted. Lead is the share of the time to that fall. Plain
-thresholds get the same chance as ours: each is set on TUNE to 5 % false alarms. What this file does not do: tune the monitor.
+thresholds get the same chance as ours: each is set on TUNE and CHECK to 5 % false alarms. What this file does not do: tune the monitor.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from lldsim.monitor import diagnose, read_log, replay
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[1] / "build"
 RIVALS = HERE / "monitor_rivals.json"
-PER_CAUSE = {"TUNE": 24, "REPORT": 14}
-INTERVALS = {"TUNE": (1, 1, 2, 5), "REPORT": (1, 2, 3, 5)}
-NOISE = {"TUNE": 0.08, "REPORT": 0.15}  # largest relative standard deviation of what is logged
+PER_CAUSE = {"TUNE": 24, "CHECK": 14, "REPORT": 14}
+INTERVALS = {"TUNE": (1, 1, 2, 5), "CHECK": (1, 2, 3, 5), "REPORT": (1, 2, 3, 5)}
+NOISE = {"TUNE": 0.08, "CHECK": 0.15, "REPORT": 0.15}  # largest relative standard deviation of what is logged
 KEYS = {  # as TRL logs them, where it does
     "kl": "kl", "clip_fraction": "clip_ratio/region_mean", "response_length": "completions/mean_length",
     "tied_groups": "frac_reward_zero_std",
@@ -88,7 +88,7 @@ def degrade(
 def cases(which: str, *, per_cause: int | None = None, cache: Path = BUILD / "monitor_worlds") -> list[Case]:
     """Return the cases of a set; simulating them takes about a second each the first time."""
     rng = np.random.default_rng(FIRST_SEED[which] + 1)
-    options: dict[str, Any] = {"intervals": INTERVALS[which], "noise": NOISE[which], "averaged": which == "REPORT"}
+    options: dict[str, Any] = {"intervals": INTERVALS[which], "noise": NOISE[which], "averaged": which != "TUNE"}
     found = []
     for cause, config in configurations(which, per_cause or PER_CAUSE[which]):
         columns = columns_of(config, cache)
@@ -138,7 +138,7 @@ def _slope10(c: Series) -> np.ndarray:
     return out
 
 
-# signal that grows with the disease; the threshold is set on TUNE
+# signal that grows with the disease; thresholds are set where ours were
 PLAIN: dict[str, Callable[[Series], np.ndarray]] = {
     "reward below its peak": _reward,
     "KL": lambda c: c["kl"],
@@ -156,9 +156,9 @@ def _held(case: Case, signal: Callable[[Series], np.ndarray]) -> np.ndarray:
     return np.where(case.logged["step"] >= 12, held, np.nan)
 
 
-def plain_thresholds(tune: Iterable[Case]) -> dict[str, float]:
-    """Return for each plain signal the threshold that 5 % of TUNE's healthy runs exceed."""
-    healthy = [case for case in tune if case.outcome == "healthy"]
+def plain_thresholds(tuning: Iterable[Case]) -> dict[str, float]:
+    """Return for each plain signal the threshold that 5 % of the tuning sets' healthy runs exceed."""
+    healthy = [case for case in tuning if case.outcome == "healthy"]
     return {n: float(np.nanquantile([np.nanmax(_held(c, f)) for c in healthy], 0.95)) for n, f in PLAIN.items()}
 
 
@@ -198,13 +198,13 @@ def _wilson(k: int, n: int) -> list[float]:
     return [round(float(interval.low), 3), round(float(interval.high), 3)]
 
 
-def first_alarms(report: list[Case], tune: list[Case], folder: Path) -> dict[str, dict[str, float | None]]:
+def first_alarms(report: list[Case], tuning: list[Case], folder: Path) -> dict[str, dict[str, float | None]]:
     """Return the first alarm of every method on every case: ours, ours without likelihood, and plain thresholds."""
     found = {
         "lldsim": {c.name: monitor(c, folder) for c in report},
         "lldsim, no likelihood logged": {c.name: monitor(c, folder, without=LIKELIHOODS) for c in report},
     }
-    for name, threshold in plain_thresholds(tune).items():
+    for name, threshold in plain_thresholds(tuning).items():
         found[f"plain: {name}"] = {c.name: plain(c, name, threshold) for c in report}
     return found
 
@@ -214,21 +214,23 @@ def main() -> None:
     parser.add_argument(
         "--rivals", metavar="PYTHON", help="a Python that has rldoctor, rlprobe, rlwatch and trainpulse"
     )
-    parser.add_argument("--tune", action="store_true", help="score on TUNE, in sample")
+    parser.add_argument(
+        "--set", choices=("TUNE", "CHECK", "REPORT"), default="REPORT", help="the first two are in sample"
+    )
     args = parser.parse_args()
     folder = BUILD / "monitor_logs"
     folder.mkdir(parents=True, exist_ok=True)
     tune = cases("TUNE")
-    report = tune if args.tune else cases("REPORT")
+    report = tune if args.set == "TUNE" else cases(args.set)
     outcomes = [c.outcome for c in report]
     print({name: outcomes.count(name) for name in ("collapse", "healthy", "other")})
-    found = first_alarms(report, tune, folder)
-    if args.rivals and not args.tune:
+    found = first_alarms(report, [*tune, *cases("CHECK")], folder)
+    if args.rivals and args.set == "REPORT":
         for case in report:
             write_log(case, folder / f"{case.name}.jsonl")
         subprocess.run([args.rivals, str(HERE / "monitor_rivals.py"), str(folder), str(RIVALS)], check=True)
         demos(folder)
-    if RIVALS.exists() and not args.tune:
+    if RIVALS.exists() and args.set == "REPORT":
         found |= json.loads(RIVALS.read_text())
     print(f"{'':34}{'in time':>22}{'false alarms':>24}{'/1000':>8}{'lead':>7}")
     for name, alarms in found.items():

@@ -179,9 +179,11 @@ def test_nan_is_an_alarm_at_its_step(tmp_path: Path) -> None:
     write_jsonl(path, run(sick=False))
     path.write_text(path.read_text().replace('"step": 77.0, "reward": ', '"step": 77.0, "loss": NaN, "reward": '))
     assert spoken(read_log(path)) == [(77.0, "non-finite loss")]
+    assert Watch().add(0, {"logp_wrong": float("nan"), "reward": 1.0}) == []  # no wrong response: nothing is broken
 
 
 def test_thresholds_are_the_fixed_ones() -> None:
     """A changed threshold needs a new look at the benchmark: its numbers are quoted."""
-    rules = DEFAULT_RULES
-    assert (rules.slope, rules.slope_window, rules.drop, rules.fast_slope, rules.hold) == (-0.0095, 15, 0.25, -0.025, 2)
+    r = DEFAULT_RULES
+    assert (r.slope, r.slope_window, r.fast_slope, r.fast_window) == (-0.0097, 15, -0.025, 10)
+    assert (r.drop, r.fallen, r.hold, r.sparse, r.warm_up) == (0.3, 1.5, 2, 3, 12)
