@@ -1,7 +1,7 @@
 """What other frameworks call the signals that the monitor reads: one table, and the rules for looking a key up.
 
-Names on the left are those of `record.COLUMNS` where there is one. Per signal the keys are in order of preference: when a
-log has several, the first wins and the report says so. What this file does not do: read files (readers.py).
+Names on the left are those of `record.COLUMNS` where there is one. Per signal the keys are in order of preference:
+when a log has several, the first wins and the report says so. What this file does not do: read files (readers.py).
 
 Sources: trl 1.16 `GRPOTrainer._metrics`; verl 0.9.1 `metric_utils` and `dp_actor`; Search-R1's `env/...`; OpenRLHF.
 """
@@ -47,8 +47,14 @@ ALIASES: dict[str, dict[str, tuple[str, ...]]] = {
         "verl": ("actor/log_prob_mean", "actor/log_prob/mean"),
         "other": ("logp", "logp_mean", "mean_logp", "logprob_mean", "logps", "log_prob", "policy/logprobs"),
     },
-    "logp_correct_action1": {"lldsim": ("lldsim/logp_correct_action1", "logp_correct_action1"), "other": ("logp_action1",)},
-    "logp_correct_action2": {"lldsim": ("lldsim/logp_correct_action2", "logp_correct_action2"), "other": ("logp_action2",)},
+    "logp_correct_action1": {
+        "lldsim": ("lldsim/logp_correct_action1", "logp_correct_action1"),
+        "other": ("logp_action1",),
+    },
+    "logp_correct_action2": {
+        "lldsim": ("lldsim/logp_correct_action2", "logp_correct_action2"),
+        "other": ("logp_action2",),
+    },
     "similarity": {"lldsim": ("lldsim/similarity", "similarity"), "other": ("hidden_similarity", "cos_correct_wrong")},
     "entropy": {
         "lldsim": ("lldsim/entropy", "entropy"),
@@ -115,7 +121,7 @@ STEP_KEYS = (
 # Why each signal is wanted: what cannot be concluded without it.
 RULES_OUT: dict[str, str] = {
     "reward": "collapse, and whether the likelihood falls while the reward still rises",
-    "logp_correct": "lazy likelihood displacement itself (conditions 1 and 3 of Def. A.3); only its symptoms can be seen",
+    "logp_correct": "lazy likelihood displacement itself (conditions 1 and 3 of Def. A.3), of which only symptoms remain",
     "logp_wrong": "condition 2 of Def. A.3 (wrong responses' likelihood does not rise)",
     "similarity": "the second half of condition 2 (hidden states of right and wrong stay similar)",
     "entropy": "the entropy surge of phase III",

@@ -4,7 +4,8 @@ The two protocol-buffer formats are read here by field number, without their pac
 execution): only the few fields that hold scalars are looked at. A cut or damaged file yields what comes before the
 damage. What this file does not do: images, histograms, media.
 
-Formats: TFRecord = length (8) crc (4) data crc (4), event.proto; W&B = LevelDB log blocks of 32 KiB, wandb_internal.proto.
+Formats: TFRecord = length (8) crc (4) data crc (4), event.proto; W&B = LevelDB log blocks of 32 KiB,
+wandb_internal.proto.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ def wandb_rows(file: BinaryIO, trouble: Trouble) -> Iterator[Row]:
         if kind in (1, 4):
             try:
                 row = _history(pending)
-            except (ValueError, IndexError, RecursionError):
+            except (ValueError, IndexError, RecursionError, StopIteration):
                 trouble.bad(0)
                 row = {}
             pending = b""
@@ -170,12 +171,13 @@ def _history(data: bytes) -> Row:
                 if plain is not None:
                     row[key or "/".join(nested)] = plain
             elif part == 2 and _is_bytes(item):
-                row |= {"_step": float(n) for inner, n in fields(item) if inner == 1 and isinstance(n, int)}
+                row["_step"] = float(next(n for inner, n in fields(item) if inner == 1 and isinstance(n, int)))
     return row
 
 
 def completions_rows(path: Path, trouble: Trouble) -> Iterator[Row]:
-    """Yield one row per step of TRL's completions (`completions_*.parquet`): reward, success, ties, length in characters.
+    """Yield one row per step of TRL's completions (`completions_*.parquet`): reward, success, ties, length in
+    characters.
 
     Raises MissingDataError where pyarrow is not installed. The files hold no log-probabilities.
     """

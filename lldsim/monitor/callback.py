@@ -5,8 +5,8 @@
     # or, in any loop:
     alarms = monitor.observe(step, {"reward": r, **monitor.measure(logps, rewards, action_mask)})
 
-Few trainers log the likelihood of correct responses, so `measure` computes it from what a loss has at hand; in TRL append
-its values to `trainer._metrics["train"]` inside `_compute_loss`, and they are logged and read back here.
+Few trainers log the likelihood of correct responses, so `measure` computes it from what a loss has at hand; in TRL
+append its values to `trainer._metrics["train"]` inside `_compute_loss`, and they are logged and read back here.
 What this file does not do: import transformers. The callback has every `on_...` method by duck typing.
 """
 
@@ -33,9 +33,11 @@ Action = Literal["warn", "stop"]
 
 @dataclass(frozen=True)
 class LambdaSchedule:
-    """How alarms raise the weight of LLDS: lambda <- min(max(factor * lambda, first), most), at most every `rest` updates.
+    """How alarms raise the weight of LLDS: lambda <- min(max(factor * lambda, first), most), at most every `rest`
+    updates.
 
-    The defaults are the paper's: .1 is the smallest weight of its Fig. 8 that prevents collapse, .3 the largest it uses.
+    The defaults are the paper's: .1 is the smallest weight of its Fig. 8 that prevents collapse, .3 the largest it
+    uses.
 
     >>> LambdaSchedule().after(0.0), LambdaSchedule().after(0.2)
     (0.1, 0.3)
@@ -54,9 +56,10 @@ class LambdaSchedule:
 class LLDMonitor:
     """Watch a run: warn through `logging`, and on request stop it or raise the weight of LLDS.
 
-    `action="stop"` sets `control.should_training_stop` at the first alarm of severity warning or worse. `set_llds_coef` is
-    called with the new weight when the schedule raises it; `llds_coef` is the weight at the start. `on_alarm` gets every
-    alarm. `path` receives one JSON line per observed row. `steps_per_update` as in `Watch`.
+    `action="stop"` sets `control.should_training_stop` at the first alarm of severity warning or worse.
+    `set_llds_coef` is called with the new weight when the schedule raises it; `llds_coef` is the weight at the
+    start. `on_alarm` gets every alarm. `path` receives one JSON line per observed row. `steps_per_update` as in
+    `Watch`.
     """
 
     def __init__(
@@ -135,8 +138,8 @@ class LLDMonitor:
 
         logp_correct = sum_{i correct} sum_k m_{ik} ln pi_{ik} / sum_{i correct} sum_k m_{ik}    (paper, section 6)
 
-        `logps` (B, T) current log-probabilities, `rewards` (B,), `action_mask` (B, T) 1 on policy tokens, `action_id` (B, T)
-        number of the action, from 0 (found from the mask's runs if absent), `old_logps` (B, T) for the ratio, `correct` (B,)
+        `logps` (B, T) current log-probabilities, `rewards` (B,), `action_mask` (B, T) 1 on policy tokens, `action_id`
+        (B, T) number of the action, from 0 (else from the mask's runs), `old_logps` (B, T) for the ratio, `correct` (B,)
         bool (default rewards > 0.5). Keys start with `lldsim/`; what the batch cannot tell is left out.
         Raises ShapeError when shapes disagree.
         """

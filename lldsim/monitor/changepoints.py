@@ -1,9 +1,10 @@
-"""Where a curve bends, and how sure that is: continuous piecewise-linear least squares with profile-likelihood intervals.
+"""Where a curve bends, and how sure that is: continuous piecewise-linear least squares with profile-likelihood
+intervals.
 
-With y the curve and b1 < b2 the bends, y(t) = a + c0 t + c1 max(0, t - b1) + c2 max(0, t - b2) + noise. Every pair of bends
-on a grid is tried, so the optimum is exact on the grid; the number of bends (0, 1, 2) is chosen by BIC; the 95 % interval of a
-bend holds all places for which the best fit is not worse than chance explains (Wilks): n ln(SSE / SSE_best) <= 3.84.
-Change-point packages find the bends too, but give no interval, which is why this is written out.
+With y the curve and b1 < b2 the bends, y(t) = a + c0 t + c1 max(0, t - b1) + c2 max(0, t - b2) + noise. Every pair
+of bends on a grid is tried, so the optimum is exact on the grid; the number of bends (0, 1, 2) is chosen by BIC; the
+95 % interval of a bend holds all places for which the best fit is not worse than chance explains (Wilks): n ln(SSE /
+SSE_best) <= 3.84. Change-point packages find the bends too, but give no interval, which is why this is written out.
 What this file does not do: alarms; a bend is judged with hindsight.
 """
 

@@ -18,9 +18,9 @@ MIN_ROWS = 12  # fewer rows decide nothing
 def conditions_of(log: Log, likelihood: np.ndarray | None, end: int) -> dict[str, dict[str, Any]]:
     """Return the three conditions of Def. A.3 ("death spiral"): whether each holds up to `end`, and from which step.
 
-    1: correct responses' likelihood falls at every step; 2: wrong ones' does not rise (and hidden states stay similar, if
-    logged); 3: the fall grows, i.e. the curvature since 1 began is negative by two standard errors. `holds` is None
-    where the log cannot tell.
+    1: correct responses' likelihood falls at every step; 2: wrong ones' does not rise (and hidden states stay
+    similar, if logged); 3: the fall grows, i.e. the curvature since 1 began is negative by two standard errors.
+    `holds` is None where the log cannot tell.
     """
     unknown = {"holds": None, "from": None}
     result: dict[str, dict[str, Any]] = {

@@ -62,21 +62,33 @@ def diagnose(log: Log, *, rules: Rules = DEFAULT_RULES, steps_per_update: float 
     """Return the diagnosis of a log; raises ConfigError for a step ratio that is not positive."""
     alarms = replay(log, rules=rules, steps_per_update=steps_per_update)
     likelihood, trap = likelihood_of(log)
-    reward = log.record["reward"] if log.has("reward") else None
-    end = len(log.record)
-    fallen = None
-    if (
-        reward is not None
-        and np.isfinite(reward).sum() >= MIN_ROWS
-        and np.nanmax(smooth(reward, DEFAULT.reward_window)) > 0
-    ):
-        fallen = collapse_step(reward)
-        end = end if fallen is None else fallen
+    fallen = collapse_row(log.record["reward"]) if log.has("reward") else None
+    end = len(log.record) if fallen is None else fallen
     verdict, why = _verdict(log, alarms, likelihood, fallen)
     return Diagnosis(
         log.path, verdict, why, alarms, phases_of(log, likelihood, end, fallen), conditions_of(log, likelihood, end),
         missing_signals(log.sources), trap, log,
     )  # fmt: skip
+
+
+def collapse_row(reward: np.ndarray) -> int | None:
+    """Return the row of `diagnostics.collapse_step`, unless the fall is within the noise of a few small batches.
+
+    Noise: sigma from the mean jump between rows (1.13 sigma); the highest and the lowest of a run's means of nine rows
+    must differ by more than 4 sigma sqrt(2/9).
+    """
+    known = np.flatnonzero(np.isfinite(reward))
+    window, half = DEFAULT.reward_window, DEFAULT.reward_window // 2
+    if len(known) < max(MIN_ROWS, window):
+        return None
+    values = reward[known]
+    row = collapse_step(values) if values.max() > 0 else None
+    if row is None:
+        return None
+    means = np.convolve(values, np.ones(window) / window, "valid")  # full windows only: short ones are noisier
+    at = min(max(row - half, 0), len(means) - 1)
+    noise = float(np.abs(np.diff(values)).mean()) / 1.13 * math.sqrt(2 / window)
+    return int(known[row]) if means[: at + 1].max() - means[at:].min() > 4 * noise else None
 
 
 def replay(log: Log, *, rules: Rules = DEFAULT_RULES, steps_per_update: float = 1.0) -> list[Alarm]:
@@ -94,11 +106,12 @@ def replay(log: Log, *, rules: Rules = DEFAULT_RULES, steps_per_update: float = 
 
 
 def likelihood_of(log: Log) -> tuple[np.ndarray | None, str]:
-    """Return the best reading (N,) of correct responses' likelihood, and what is known about the released metric's trap.
+    """Return the best reading (N,) of correct responses' likelihood, and what is known about the released metric's
+    trap.
 
-    The released code divides the sum over correct responses' tokens by the number of ALL tokens: with success rate s the
-    metric is about s times the mean, and falls while s rises although nothing was displaced. It is taken for that metric
-    when ln(-metric) follows ln(s) with a slope near 1 and dividing by s flattens it.
+    The released code divides the sum over correct responses' tokens by the number of ALL tokens: with success rate s
+    the metric is about s times the mean, and falls while s rises although nothing was displaced. It is taken for
+    that metric when ln(-metric) follows ln(s) with a slope near 1 and dividing by s flattens it.
     """
     success = None
     if log.has("success_rate"):
@@ -143,7 +156,8 @@ def _verdict(log: Log, alarms: list[Alarm], likelihood: np.ndarray | None, falle
         named = [a for a in warned if a.rule in LLD_RULES]
         if named and last > DEFAULT.decay_ratio * lowest and last - lowest > 0.05:
             worse = last > DEFAULT.acceleration_ratio * lowest and lowest > 0
-            what = f"likelihood fell from {-lowest:.2f} to {-last:.2f} nats per token; first alarm at step {named[0].step:g}"
+            fall = f"likelihood fell from {-lowest:.2f} to {-last:.2f} nats per token"
+            what = f"{fall}; first alarm at step {named[0].step:g}"
             return ("accelerating" if worse else "decaying"), what
     elif warned:
         first = warned[0]
@@ -176,8 +190,9 @@ def _stagnates(log: Log, likelihood: np.ndarray | None) -> bool:
 def phases_of(log: Log, likelihood: np.ndarray | None, end: int, fallen: int | None) -> list[dict[str, Any]]:
     """Return phases as mappings: phase, from, to, and the 95 % interval [low, high] of where it begins.
 
-    The boundaries are the bends of ln(-log-probability) before the collapse. A segment over which that rises by more than
-    ln 1.25 (`thresholds.decay_ratio`) is DECAY; a later one at least twice as steep is ACCELERATION; RECOVERY comes after.
+    The boundaries are the bends of ln(-log-probability) before the collapse. A segment over which that rises by more
+    than ln 1.25 (`thresholds.decay_ratio`) is DECAY; a later one at least twice as steep is ACCELERATION; RECOVERY
+    comes after.
     """
     if len(log.steps) == 0:
         return []

@@ -67,9 +67,10 @@ def read_log(path: Path | str, *, columns: Mapping[str, str] | None = None, on_p
     builder, trouble, unknown = TableBuilder(), Trouble(), {}
     by_key = {key: name for name, key in columns.items()}
     chosen: dict[str, tuple[str, int, str] | None] = {}
-    kind, row_number, stepless = "", 0, 0
+    formats, row_number, stepless = list[str](), 0, 0
     for file in files:
         with open_rows(file, trouble, on_progress) as (kind, rows):
+            formats.append(kind)
             for row in rows:
                 step, values = math.nan, {}
                 for key, value in row.items():
@@ -90,7 +91,7 @@ def read_log(path: Path | str, *, columns: Mapping[str, str] | None = None, on_p
         if name != "step" and key not in chosen:
             near = suggest(key, [*chosen, *unknown])
             raise ConfigError(f"--map {name}={key}: {path.name} has no key {key!r}{near}")
-    return _finish(path, kind, builder, trouble, list(unknown), chosen, stepless)
+    return _finish(path, formats[0], builder, trouble, list(unknown), chosen, stepless)
 
 
 def _own_record(folder: Path) -> Log:

@@ -15,13 +15,15 @@ from pathlib import Path
 from lldsim.monitor.diagnose import Diagnosis
 
 WORD = {True: "yes", False: "no", None: "cannot be told"}
-# What to try, in this order; how far each is supported in the toy is told in notebooks/sick_run.md.
+# In the order of notebooks/10_monitor.ipynb, which tries each from the first alarm on.
 ADVICE = (
-    "Keep the last checkpoint from before the first alarm; do not train on past it.",
-    "Add LLDS with lambda .1 to .3 on the action gate (Eq. 4), from that checkpoint, with several updates per rollout batch.",
-    "Remove the leak: sample at the trainer's temperature with top-p 1, with fresh weights, or take the ratio to the sampler.",
-    "Lower the weight of wrong responses (A < 0), or the learning rate.",
-    "Log the likelihood of correct responses per action, if it was not logged: the second action falls first.",
+    "Stop, and keep the last checkpoint from before the first alarm.",
+    "From there, take the ratio to the policy that sampled (its own log-probabilities), if sampler and trainer differ.",
+    "Or weigh wrong responses (A < 0) by a quarter.",
+    "Or add LLDS, lambda .2, action gate, several updates per rollout batch: from an alarm on it saves fewer runs than "
+    "from the start.",
+    "A smaller learning rate only delays; moving the sampler to temperature 1 in a sick run is no cure.",
+    "Log the likelihood of correct responses, if it was inferred from symptoms here.",
 )
 
 
@@ -50,9 +52,11 @@ def page(result: Diagnosis, picture: bytes | None = None) -> str:
     ]
     parts = [
         "<!doctype html><html lang='en'><meta charset='utf-8'>",
-        "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">",
+        "<meta http-equiv='Content-Security-Policy' "
+        "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">",
         f"<title>LLD report: {esc(Path(result.path).name)}</title>",
-        "<style>body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}table{border-collapse:collapse}"
+        "<style>body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
+        "table{border-collapse:collapse}"
         "td,th{padding:.2em .7em;border-bottom:1px solid #ddd;text-align:left}img{max-width:100%}</style>",
         f"<h1>{esc(result.verdict)}</h1><p>{esc(result.why)}</p>",
         f"<p>{esc(result.path)} &middot; {esc(log.format)} &middot; {len(log.record)} rows"

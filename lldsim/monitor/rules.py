@@ -1,8 +1,9 @@
 """The alarm rules: causal, streaming, the same code for a live run and for a finished log.
 
 `Watch.add(step, row)` looks at nothing but what it has been given, so an alarm at step s uses nothing after s. The
-numbers in `Rules` were fixed on the sets TUNE and CHECK of tests/benchmarks/monitor_worlds.py and are reported on REPORT,
-which shares no seed and no cause with them. The paper's advice (section 6 of arXiv 2512.04220) is the list of signals.
+numbers in `Rules` were fixed on the sets TUNE and CHECK of tests/benchmarks/monitor_worlds.py and are reported on
+REPORT, which shares no seed and no cause with them. The paper's advice (section 6 of arXiv 2512.04220) is the list
+of signals.
 
 Units: log-probabilities in nats per token, time in rollout batches ("updates"; `steps_per_update` converts).
 What this file does not do: read logs, or give a verdict on a whole run (diagnose.py).
@@ -135,10 +136,12 @@ class Watch:
         self._norms: list[float] = []
         self._rewards: deque[float] = deque(maxlen=9)
         self._reward_peak = -math.inf
+        self._jumps, self._jump_count = 0.0, 0  # of the reward from row to row: its noise
         self._binary = True
 
     def add(self, step: float, row: Mapping[str, float]) -> list[Alarm]:
-        """Take one row and return the alarms that begin with it. NaN or infinity in loss, gradient norm, KL, entropy or reward is one."""
+        """Take one row and return the alarms that begin with it. NaN or infinity in loss, gradient norm, KL, entropy
+        or reward is one."""
         if math.isnan(self._first):
             self._first = step
         self._hold = 1 if step - self._last >= self.rules.sparse * self.unit else self.rules.hold
@@ -234,13 +237,19 @@ class Watch:
     def _reward(self, row: Mapping[str, float]) -> list[tuple[str, bool, float, Severity, str]]:
         if "reward" not in row:
             return []
+        if self._rewards:
+            self._jumps += abs(row["reward"] - self._rewards[-1])
+            self._jump_count += 1
         self._rewards.append(row["reward"])
         if len(self._rewards) < 9:
             return []
         mean = sum(self._rewards) / 9
         self._reward_peak = max(self._reward_peak, mean)
         share = mean / self._reward_peak if self._reward_peak > 0 else 1.0
-        return [("reward-fall", share < self.rules.reward_fall, share, "critical",
+        # A mean jump of 1.13 sigma between rows, and the difference of two means of nine.
+        noise = self._jumps / self._jump_count / 1.13 * math.sqrt(2 / 9)
+        falls = share < self.rules.reward_fall and self._reward_peak - mean > 4 * noise
+        return [("reward-fall", falls, share, "critical",
                  f"reward is at {share:.0%} of its peak")]  # fmt: skip
 
     def _nonfinite(self, step: float, name: str, value: float) -> Alarm | None:

@@ -87,8 +87,8 @@ def open_rows(path: Path, trouble: Trouble, on_progress: Progress | None) -> Ite
             kind = sniff(head, path.name)
             if kind not in _READERS:
                 raise MissingDataError(
-                    f"{path} is in no format that is known here: RunRecord, TRL trainer_state.json or completions, verl "
-                    "JSONL or console, TensorBoard events, W&B offline run or CSV, JSON lines, CSV with a header"
+                    f"{path} is in no format that is known here: RunRecord, TRL trainer_state.json or completions, "
+                    "verl JSONL or console, TensorBoard events, W&B offline run or CSV, JSON lines, CSV with a header"
                 )
             name, reader = _READERS[kind]
             file.seek(0)

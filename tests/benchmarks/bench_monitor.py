@@ -1,12 +1,15 @@
-"""How early and how reliably the monitor warns, beside other monitors and plain thresholds, on runs it was not tuned on.
+"""How early and how reliably the monitor warns, beside other monitors and plain thresholds, on runs it was not tuned
+on.
 
-    python tests/benchmarks/bench_monitor.py                    # ours and plain thresholds; rivals from monitor_rivals.json
-    python tests/benchmarks/bench_monitor.py --rivals PYTHON    # ask the rivals again, with a Python that has them
+    python tests/benchmarks/bench_monitor.py                    # ours and plain thresholds; rivals from
+    monitor_rivals.json python tests/benchmarks/bench_monitor.py --rivals PYTHON    # ask the rivals again, with a
+    Python that has them
 
-Fixed before the report set was looked at: a run collapses if its smoothed reward halves (diagnostics) before `WATCHED`; the
-warning is in time if it comes before smoothed reward first lies 10 % below its running peak; a run is healthy if that does
-not happen until `HORIZON`; all others are left out of both and counted. Lead is the share of the time to that fall. Plain
-thresholds get the same chance as ours: each is set on TUNE and CHECK to 5 % false alarms. What this file does not do: tune the monitor.
+Fixed before the report set was looked at: a run collapses if its smoothed reward halves (diagnostics) before
+`WATCHED`; the warning is in time if it comes before smoothed reward first lies 10 % below its running peak; a run is
+healthy if that does not happen until `HORIZON`; all others are left out of both and counted. Lead is the share of
+the time to that fall. Plain thresholds get the same chance as ours: each is set on TUNE and CHECK to 5 % false
+alarms. What this file does not do: tune the monitor.
 """
 
 from __future__ import annotations

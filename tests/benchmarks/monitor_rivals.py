@@ -2,10 +2,11 @@
 
     python tests/benchmarks/monitor_rivals.py LOGS OUT.json
 
-Needs `pip install rldoctor==0.2.0 rlprobe==0.1.0 rlwatch==0.5.1 trainpulse==0.4.0` there. Each is fed row by row, so its
-first alarm is causal, with its own default thresholds; batch tools are asked every `EVERY` rows, which is more often than
-they ask themselves. An alarm is a finding of severity warning or worse. It also writes the demo runs of rl-doctor and
-rlprobe as logs (`demo_*.jsonl`), for the other direction of the comparison. What this file does not do: import lldsim.
+Needs `pip install rldoctor==0.2.0 rlprobe==0.1.0 rlwatch==0.5.1 trainpulse==0.4.0` there. Each is fed row by row, so
+its first alarm is causal, with its own default thresholds; batch tools are asked every `EVERY` rows, which is more
+often than they ask themselves. An alarm is a finding of severity warning or worse. It also writes the demo runs of
+rl-doctor and rlprobe as logs (`demo_*.jsonl`), for the other direction of the comparison. What this file does not
+do: import lldsim.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def rlprobe(rows: Rows) -> float | None:
     schemas, engine, view = load("rlprobe.schemas"), load("rlprobe.doctor.engine"), load("rlprobe.doctor.runview")
     names = {
         "reward": "reward_mean", "reward_std": "reward_std", "entropy": "entropy_mean", "kl": "kl_mean",
-        "grad_norm": "grad_norm", "clip_ratio/region_mean": "clip_fraction", "completions/mean_length": "completion_len_mean",
+        "grad_norm": "grad_norm", "clip_ratio/region_mean": "clip_fraction",
+        "completions/mean_length": "completion_len_mean",
         "frac_reward_zero_std": "zero_variance_group_frac", "logp_all": "logprob_mean",
     }  # fmt: skip
     manifest = schemas.RunManifest(run_id="x", created_at="2026-01-01T00:00:00", algorithm="grpo")

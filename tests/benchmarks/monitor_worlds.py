@@ -1,4 +1,5 @@
-"""The simulated runs on which the monitor's rules were fixed (`TUNE`, `CHECK`), and others to report them on (`REPORT`).
+"""The simulated runs on which the monitor's rules were fixed (`TUNE`, `CHECK`), and others to report them on
+(`REPORT`).
 
 The sets share no seed and no cause. TUNE varies temperature, staleness, learning rate, noise and the usual cures of the
 plain SGD world. CHECK has causes that TUNE lacks; it was the report set of a first version of the rules, which it found
@@ -79,7 +80,9 @@ CHECK: dict[str, Cause] = {
 REPORT: dict[str, Cause] = {
     "Adam, large vocabulary": lambda c, r: c.replace(optimizer="adam", learning_rate=0.01, vocab_size=128),
     "momentum, very stale": lambda c, r: c.replace(momentum=0.8, staleness=12, learning_rate=float(r.uniform(3, 6))),
-    "top-p on a sharp sampler": lambda c, r: c.replace(temperature=0.75, top_p=float(r.uniform(0.93, 0.98)), staleness=6),
+    "top-p on a sharp sampler": lambda c, r: c.replace(
+        temperature=0.75, top_p=float(r.uniform(0.93, 0.98)), staleness=6
+    ),
     "groups of 3": lambda c, r: c.replace(group_size=3, n_queries=30, updates_per_rollout=9, **_SLOW),
     "eight answers": lambda c, r: c.replace(n_answers=8, p_guess=0.02, **_SLOW),
     "short turns": lambda c, r: c.replace(turn_tokens=10, invalid_threshold=5, learning_rate=float(r.uniform(15, 30))),
@@ -90,7 +93,9 @@ REPORT: dict[str, Cause] = {
     "LLDS token gate": lambda c, r: c.replace(llds_coef=0.2, gate="token"),
     "LLDS on momentum": lambda c, r: c.replace(llds_coef=0.3, momentum=0.9, learning_rate=float(r.uniform(1.5, 3))),
     "on-policy Adam": lambda c, r: matched_twin(c.replace(staleness=0, optimizer="adam", learning_rate=0.004)),
-    "on-policy, large vocabulary": lambda c, r: matched_twin(c.replace(staleness=0, vocab_size=128, learning_rate=15.0)),
+    "on-policy, large vocabulary": lambda c, r: matched_twin(
+        c.replace(staleness=0, vocab_size=128, learning_rate=15.0)
+    ),
     "positive only, Adam": lambda c, r: c.replace(negative_weight=0.0, optimizer="adam", learning_rate=0.008),
     "no std, on-policy": lambda c, r: matched_twin(c.replace(staleness=1, std_normalize=False, learning_rate=25.0)),
     "ratio to the sampler, LLDS": lambda c, r: c.replace(ratio_to="sampler", llds_coef=0.1, **_SLOW),

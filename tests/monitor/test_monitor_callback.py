@@ -1,8 +1,8 @@
 """The monitor on a live run.
 
-Locked here: a duck-typed trainer's events work, also those of no interest; stop asks the trainer to stop; lambda is raised
-by the schedule and no more; `measure` equals a hand computation and the engine's own columns; JSON lines are written;
-the cost is far below half a percent of a step.
+Locked here: a duck-typed trainer's events work, also those of no interest; stop asks the trainer to stop; lambda is
+raised by the schedule and no more; `measure` equals a hand computation and the engine's own columns; JSON lines are
+written; the cost is far below half a percent of a step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`lldsim diagnose`.
 
-Locked here: text and JSON name verdict, alarms, phases, conditions and what is missing; exit statuses; one bad path does
-not silence the others; a report is one self-contained page that escapes what a log says; a column map; progress goes to
-stderr only.
+Locked here: text and JSON name verdict, alarms, phases, conditions and what is missing; exit statuses; one bad path
+does not silence the others; a report is one self-contained page that escapes what a log says; a column map; progress
+goes to stderr only.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def test_report_is_one_page_that_escapes(tmp_path: Path) -> None:
     path = tmp_path / f"{hostile.replace('/', '')}.jsonl"
     columns = run(sick=True)
     path.write_text("".join(
-        json.dumps({"step": i, "reward": float(columns["reward"][i]), "lp": float(columns["logp_correct"][i]), hostile: 1.0}) + "\n"
-        for i in range(160)
+        json.dumps({"step": i, "reward": reward, "lp": logp, hostile: 1.0}) + "\n"
+        for i, (reward, logp) in enumerate(zip(columns["reward"], columns["logp_correct"], strict=True))
     ))  # fmt: skip
     out = tmp_path / "report"
     assert main(["diagnose", str(path), "--map", "logp_correct=lp", "--report", str(out)]) == 0

@@ -1,8 +1,8 @@
 """Reading other people's logs.
 
-Locked here: every format gives the same signals as what was written; folders; restarts, repeats, disorder, gaps, NaN, cut
-files, mixed intervals, long logs in bounded rows; unknown keys are reported, a column map wins, a bad one names the key;
-typed errors for what is no log; a record round-trips.
+Locked here: every format gives the same signals as what was written; folders; restarts, repeats, disorder, gaps,
+NaN, cut files, mixed intervals, long logs in bounded rows; unknown keys are reported, a column map wins, a bad one
+names the key; typed errors for what is no log; a record round-trips.
 """
 
 from __future__ import annotations

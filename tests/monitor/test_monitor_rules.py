@@ -1,13 +1,14 @@
 """Alarms, verdicts, phases and conditions.
 
-Locked here: an alarm at step s does not change when the log after s does (whatever comes); a live run and a finished log
-give the same alarms; the hand-made sick log is heard long before the reward, the healthy one not at all; the released
-metric's trap raises no alarm and is corrected; verdicts in order; bends and their intervals on curves with known bends;
-conditions of Def. A.3; the interval and the unit of steps do not matter more than they must.
+Locked here: an alarm at step s does not change when the log after s does (whatever comes); a live run and a finished
+log give the same alarms; the hand-made sick log is heard long before the reward, the healthy one not at all; the
+released metric's trap raises no alarm and is corrected; verdicts in order; bends and their intervals on curves with
+known bends; conditions of Def. A.3; the interval and the unit of steps do not matter more than they must.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ def test_phases_of_the_sick_log(tmp_path: Path) -> None:
     (decay,) = [p for p in found if p["phase"] == "DECAY"]
     assert 35 <= decay["from"] <= 65
     assert decay["low"] <= decay["from"] <= decay["high"]
-    assert all(a["to"] == b["from"] for a, b in zip(found, found[1:], strict=False))
+    assert all(a["to"] == b["from"] for a, b in pairwise(found))
 
 
 @pytest.mark.parametrize("every", [2, 5])
@@ -180,6 +181,19 @@ def test_nan_is_an_alarm_at_its_step(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"step": 77.0, "reward": ', '"step": 77.0, "loss": NaN, "reward": '))
     assert spoken(read_log(path)) == [(77.0, "non-finite loss")]
     assert Watch().add(0, {"logp_wrong": float("nan"), "reward": 1.0}) == []  # no wrong response: nothing is broken
+
+
+def test_noise_of_small_batches_is_no_collapse(tmp_path: Path) -> None:
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        noisy = {
+            "step": np.arange(40.0),
+            "reward": rng.binomial(8, 0.3, 40) / 8,
+            "logp_correct": rng.normal(-5, 0.1, 40),
+        }
+        log = log_of(noisy, tmp_path)
+        assert diagnose(log).verdict != "collapsed"
+        assert spoken(log) == []
 
 
 def test_thresholds_are_the_fixed_ones() -> None:
