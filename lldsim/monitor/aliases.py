@@ -121,7 +121,7 @@ STEP_KEYS = (
 # Why each signal is wanted: what cannot be concluded without it.
 RULES_OUT: dict[str, str] = {
     "reward": "collapse, and whether the likelihood falls while the reward still rises",
-    "logp_correct": "lazy likelihood displacement itself (conditions 1 and 3 of Def. A.3), of which only symptoms remain",
+    "logp_correct": "lazy likelihood displacement itself (conditions 1 and 3 of Def. A.3); only symptoms remain",
     "logp_wrong": "condition 2 of Def. A.3 (wrong responses' likelihood does not rise)",
     "similarity": "the second half of condition 2 (hidden states of right and wrong stay similar)",
     "entropy": "the entropy surge of phase III",

@@ -139,7 +139,7 @@ class LLDMonitor:
         logp_correct = sum_{i correct} sum_k m_{ik} ln pi_{ik} / sum_{i correct} sum_k m_{ik}    (paper, section 6)
 
         `logps` (B, T) current log-probabilities, `rewards` (B,), `action_mask` (B, T) 1 on policy tokens, `action_id`
-        (B, T) number of the action, from 0 (else from the mask's runs), `old_logps` (B, T) for the ratio, `correct` (B,)
+        (B, T) the action's number from 0 (else from the mask's runs), `old_logps` (B, T) for the ratio, `correct` (B,)
         bool (default rewards > 0.5). Keys start with `lldsim/`; what the batch cannot tell is left out.
         Raises ShapeError when shapes disagree.
         """

@@ -21,8 +21,9 @@ from lldsim.monitor import diagnose, read_log
 from lldsim.monitor.report import page
 
 ODD = [
-    b"NaN", b"-Infinity", b"1e999", b"-1e308", b"9" * 5000, b'"0.5"', b"null", b"true", b"[]", b"{}", b"[[[[", b"\xff\xfe",
-    b"\x00", b"1e-320", b"'", b'"', b"<script>alert(1)</script>", b"\\ud800", b"step", b"\n\n", b"\r", b"-", b":", b",",
+    b"NaN", b"-Infinity", b"1e999", b"-1e308", b"9" * 5000, b'"0.5"', b"null", b"true", b"[]", b"{}", b"[[[[",
+    b"\xff\xfe", b"\x00", b"1e-320", b"'", b'"', b"<script>alert(1)</script>", b"\\ud800", b"step", b"\n\n",
+    b"\r", b"-", b":", b",",
 ]  # fmt: skip
 N = 2000
 
