@@ -92,7 +92,7 @@ def degrade(
 def cases(
     which: str, *, per_cause: int | None = None, first: int | None = None, cache: Path = BUILD / "monitor_worlds"
 ) -> list[Case]:
-    """Return the cases of a set, of each cause the `first` ones; simulating one takes a second or more the first time."""
+    """Return the cases of a set, of each cause the `first` ones; the first time, one takes a second or more."""
     options: dict[str, Any] = {"intervals": INTERVALS[which], "noise": NOISE[which], "averaged": which != "TUNE"}
     found, taken = [], Counter[str]()
     for cause, config in configurations(which, per_cause or PER_CAUSE[which]):

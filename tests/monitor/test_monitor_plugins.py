@@ -1,7 +1,7 @@
 """The detector inside other monitors.
 
-Locked here: nothing is registered, and nothing breaks, where they are not installed; where they are, the sick log is found
-and the healthy one is not, and registering twice gives one finding.
+Locked here: nothing is registered, and nothing breaks, where they are not installed; where they are, the sick log is
+found and the healthy one is not, and registering twice gives one finding.
 """
 
 from __future__ import annotations
