@@ -22,7 +22,7 @@ NAME = "lazy_likelihood_displacement"
 TITLE = "Lazy likelihood displacement"
 ACTIONS = (
     "Keep the last checkpoint from before the first alarm.",
-    "From there: ratio to the sampler, a lower weight of wrong responses, or LLDS (lambda .2, action gate).",
+    "From there: ratio to the sampler, or a lower weight of wrong responses; LLDS helps most from the start.",
 )
 _SIGNALS = ("logp_correct", "logp_correct_over_all", "success_rate")
 

@@ -20,8 +20,7 @@ ADVICE = (
     "Stop, and keep the last checkpoint from before the first alarm.",
     "From there, take the ratio to the policy that sampled (its own log-probabilities), if sampler and trainer differ.",
     "Or weigh wrong responses (A < 0) by a quarter.",
-    "Or add LLDS, lambda .2, action gate, several updates per rollout batch: from an alarm on it saves fewer runs than "
-    "from the start.",
+    "Or go back further and add LLDS (lambda .2, action gate) from the start: added at the alarm it mostly delays.",
     "A smaller learning rate only delays; moving the sampler to temperature 1 in a sick run is no cure.",
     "Log the likelihood of correct responses, if it was inferred from symptoms here.",
 )
