@@ -1,0 +1,155 @@
+"""Prediction before measurement: write down what a grid of settings will do, then simulate it and count.
+
+Every setting starts from the same sampled distribution whatever its temperature (the base is flattened or sharpened to
+match, config.matched_twin), so that only the leak between sampler and trainer differs. Predictions use the twin of one
+seed; outcomes are those of several seeds, and a setting counts as collapsing when most of them do.
+What this file does not do: fit. `speed` in prediction.predict is the only free number, and it is 1 unless said.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from lldsim.config import RunConfig, preset
+from lldsim.diagnostics.collapse import collapse_step
+from lldsim.errors import MissingDataError
+from lldsim.prediction import Words, measure_response, predict
+from lldsim.sweep import DEFAULT_CACHE, run_all
+
+Row = dict[str, Any]
+GRID: dict[str, tuple[float, ...]] = {
+    "temperature": (0.55, 0.7, 0.85, 1.0),
+    "position_similarity": (0.9, 0.6, 0.0),
+    "learning_rate": (12.5, 25.0, 50.0),
+    "staleness": (0, 2, 4, 8),
+    "negative_weight": (1.0, 0.5),
+}
+_PILOT = ("temperature", "position_similarity")  # what the response depends on; lr only through the twin's plateau
+_START = 0.7  # temperature whose sampled distribution every setting starts from
+
+
+@dataclass(frozen=True)
+class Score:
+    """How one form of the theory did on a grid."""
+
+    right_side: float  # share of settings whose outcome (most seeds collapse, or not) was predicted
+    majority: float  # the same for whoever always predicts the commoner outcome
+    predicted: int  # settings predicted to collapse
+    measured: int  # settings that did
+    settings: int
+    rank_share: float  # Spearman correlation of predicted and measured share of collapsed runs
+    both: int  # settings that collapse in the prediction and in the simulation
+    log_time_error: float  # median |ln(predicted / measured time)| over those
+    log_time_bias: float  # median ln(predicted / measured time); above 0 = predicted too late
+    rank_time: float  # Spearman correlation of the two times
+
+
+def settings(grid: dict[str, tuple[float, ...]] = GRID, *, updates: int = 150) -> list[RunConfig]:
+    """Return the product of the grid's values over the spiral preset, with matched starts."""
+    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    base = preset("spiral").replace(updates=updates)
+    return [base.replace(**point, base_power=point["temperature"] / _START) for point in points]
+
+
+def write_down(
+    configs: Sequence[RunConfig],
+    *,
+    words: Sequence[Words] = ("constant", "together", "apart"),
+    paths: int = 8,
+    batches: int = 60,
+    speed: float = 1.0,
+    on_done: Callable[[int, int], None] | None = None,
+) -> list[Row]:
+    """Return one row per setting with its predictions; nothing of the setting itself is simulated.
+
+    For each form: `share_FORM` of paths that collapse and `step_FORM`, their median collapse step (None = none does).
+    `constant` and `together` take one path of means; `apart` takes `paths` sampled ones.
+    """
+    responses: dict[tuple[Any, ...], Any] = {}
+    rows = []
+    for config in configs:
+        flat = config.flat()
+        key = tuple(flat[name] for name in _PILOT)
+        if key not in responses:
+            pilot = config.replace(learning_rate=25.0, staleness=0, negative_weight=1.0)
+            responses[key] = measure_response(pilot, batches=batches)
+        row = {name: flat[name] for name in GRID}
+        for form in words:
+            seeds = range(paths) if form == "apart" else (None,)
+            steps = [predict(config, responses[key], words=form, seed=s, speed=speed).collapse for s in seeds]
+            row |= {f"share_{form}": _share(steps), f"step_{form}": _median(steps)}
+        rows.append(row)
+        if on_done:
+            on_done(len(rows), len(configs))
+    return rows
+
+
+def measure(
+    configs: Sequence[RunConfig],
+    rows: Sequence[Row],
+    *,
+    seeds: Sequence[int] = (0, 1, 2),
+    workers: int = 1,
+    cache_dir: Path | str | None = DEFAULT_CACHE,
+    on_done: Callable[[int, int], None] | None = None,
+) -> list[Row]:
+    """Simulate every setting with every seed and return `rows` with `share_measured` and `step_measured` added."""
+    runs = [config.replace(seed=seed) for config in configs for seed in seeds]
+    records = run_all(runs, workers=workers, cache_dir=cache_dir, on_done=on_done)
+    steps = [collapse_step(record["reward"]) for record in records]
+    each = [steps[i : i + len(seeds)] for i in range(0, len(steps), len(seeds))]
+    return [
+        row | {"share_measured": _share(found), "step_measured": _median(found)}
+        for row, found in zip(rows, each, strict=True)
+    ]
+
+
+def score(rows: Sequence[Row], words: Words = "apart") -> Score:
+    """Return how the predictions of form `words` did on the rows that `measure` returned."""
+    if not rows or "share_measured" not in rows[0]:
+        raise MissingDataError("the rows hold no measurement; pass what `measure` returned")
+    predicted = np.array([row[f"share_{words}"] for row in rows])
+    measured = np.array([row["share_measured"] for row in rows])
+    falls = measured > 0.5
+    times = [
+        (row[f"step_{words}"], row["step_measured"])
+        for row, p, m in zip(rows, predicted > 0.5, falls, strict=True)
+        if p and m
+    ]
+    logs = np.array([math.log(p / m) for p, m in times])
+    return Score(
+        right_side=float(((predicted > 0.5) == falls).mean()),
+        majority=float(max(falls.mean(), 1 - falls.mean())),
+        predicted=int((predicted > 0.5).sum()),
+        measured=int(falls.sum()),
+        settings=len(rows),
+        rank_share=_spearman(predicted, measured),
+        both=len(times),
+        log_time_error=float(np.median(np.abs(logs))) if times else math.nan,
+        log_time_bias=float(np.median(logs)) if times else math.nan,
+        rank_time=_spearman(*np.array(times, dtype=float).T) if len(times) > 2 else math.nan,
+    )
+
+
+def _share(steps: Sequence[int | None]) -> float:
+    return sum(step is not None for step in steps) / len(steps)
+
+
+def _median(steps: Sequence[int | None]) -> float | None:
+    """Return the median collapse step of the runs that collapsed, None when none did."""
+    known = [step for step in steps if step is not None]
+    return float(np.median(known)) if known else None
+
+
+def _spearman(x: np.ndarray, y: np.ndarray) -> float:
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return math.nan
+    return float(np.corrcoef(stats.rankdata(x), stats.rankdata(y))[0, 1])
