@@ -38,7 +38,7 @@ from lldsim.world import SearchWorld, build_world
 
 Floats = npt.NDArray[np.float64]
 Words = Literal["constant", "together", "apart"]
-SHIFTS = (0.5, 0.0, -0.25, -0.5, -0.75, -1.0, -1.25, -1.5, -1.75, -2.0, -2.5, -3.0, -4.0, -6.0)
+SHIFTS = (0.5, 0.0, -0.5, -0.75, -1.0, -1.25, -1.5, -2.0, -2.5, -3.0, -4.0, -6.0)
 _REFERENCE = -2  # class of a word after bad feedback, without drift: where wrong responses are
 
 
@@ -86,7 +86,7 @@ def plateau(config: RunConfig) -> tuple[int, Run]:
     return update, twin
 
 
-def measure_response(config: RunConfig, *, shifts: tuple[float, ...] = SHIFTS, batches: int = 60) -> Response:
+def measure_response(config: RunConfig, *, shifts: tuple[float, ...] = SHIFTS, batches: int = 40) -> Response:
     """Return the response of `config`'s words to a shift, from `batches` rollout batches per shift of its null twin.
 
     Needs neither the learning rate nor the staleness of `config` but for the twin's way to its plateau. Raises

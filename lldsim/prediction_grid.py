@@ -9,6 +9,7 @@ What this file does not do: fit. `speed` in prediction.predict is the only free 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,9 +21,11 @@ from scipy import stats
 
 from lldsim.config import RunConfig, preset
 from lldsim.diagnostics.collapse import collapse_step
+from lldsim.diagnostics.thresholds import DEFAULT
+from lldsim.engine import Run
 from lldsim.errors import MissingDataError
 from lldsim.prediction import Words, measure_response, predict
-from lldsim.sweep import DEFAULT_CACHE, run_all
+from lldsim.sweep import DEFAULT_CACHE, code_hash
 
 Row = dict[str, Any]
 GRID: dict[str, tuple[float, ...]] = {
@@ -63,8 +66,8 @@ def write_down(
     configs: Sequence[RunConfig],
     *,
     words: Sequence[Words] = ("constant", "together", "apart"),
-    paths: int = 8,
-    batches: int = 60,
+    paths: int = 6,
+    batches: int = 40,
     speed: float = 1.0,
     on_done: Callable[[int, int], None] | None = None,
 ) -> list[Row]:
@@ -97,19 +100,43 @@ def measure(
     rows: Sequence[Row],
     *,
     seeds: Sequence[int] = (0, 1, 2),
-    workers: int = 1,
     cache_dir: Path | str | None = DEFAULT_CACHE,
     on_done: Callable[[int, int], None] | None = None,
 ) -> list[Row]:
     """Simulate every setting with every seed and return `rows` with `share_measured` and `step_measured` added."""
-    runs = [config.replace(seed=seed) for config in configs for seed in seeds]
-    records = run_all(runs, workers=workers, cache_dir=cache_dir, on_done=on_done)
-    steps = [collapse_step(record["reward"]) for record in records]
-    each = [steps[i : i + len(seeds)] for i in range(0, len(steps), len(seeds))]
+    store = None if cache_dir is None else Path(cache_dir) / code_hash() / "collapse_steps.jsonl"
+    known: dict[str, int | None] = {}
+    if store is not None and store.exists():
+        known = dict(json.loads(line) for line in store.read_text().splitlines())
+    measured: list[list[int | None]] = [[] for _ in configs]
+    for seed in seeds:
+        for found, config in zip(measured, configs, strict=True):
+            run = config.replace(seed=seed)
+            key = run.config_hash()
+            if key not in known:
+                known[key] = first_collapse(run)
+                if store is not None:
+                    store.parent.mkdir(parents=True, exist_ok=True)
+                    with store.open("a") as file:
+                        file.write(json.dumps([key, known[key]]) + "\n")
+            found.append(known[key])
+            if on_done:
+                on_done(sum(map(len, measured)), len(configs) * len(seeds))
     return [
         row | {"share_measured": _share(found), "step_measured": _median(found)}
-        for row, found in zip(rows, each, strict=True)
+        for row, found in zip(rows, measured, strict=True)
     ]
+
+
+def first_collapse(config: RunConfig) -> int | None:
+    """Return the collapse step of the whole run, simulating no further than it takes to know it."""
+    run, rewards, half = Run(config), [], DEFAULT.reward_window // 2
+    for _ in range(config.trainer.updates):
+        rewards.append(run.step()["reward"])
+        step = collapse_step(np.array(rewards)) if len(rewards) % 5 == 0 else None
+        if step is not None and step + half < len(rewards):  # its smoothing window is complete
+            return step
+    return collapse_step(np.array(rewards))
 
 
 def score(rows: Sequence[Row], words: Words = "apart") -> Score:
