@@ -20,7 +20,7 @@ from lldsim.probe import probe_run, single_update
 from lldsim.record import RunRecord
 
 OnDone = Callable[[int, int], None]
-_PARTS = ("falling", "wrong_not_rising", "similar", "accelerating", "spiral")
+_MEASURED = ("falling", "wrong_not_rising", "similar", "accelerating")
 
 
 def probe_arms(
@@ -83,9 +83,16 @@ def change_numbers(changes: Mapping[str, Sequence[np.ndarray]], before: Sequence
 
 
 def conditions_of(record: RunRecord) -> SpiralConditions:
-    """Return from where the conditions of Def. A.3 hold in a probed record, read up to its collapse."""
-    columns = (record["change_correct"], record["change_wrong"], record["similarity"])
-    return spiral_conditions(*columns, end=collapse_step(record["reward"]))
+    """Return from where the conditions of Def. A.3 hold in a probed record, read up to its collapse.
+
+    Smoothing windows and the lag count looks, not updates, when not every update was looked at.
+    """
+    looks = np.flatnonzero(np.isfinite(record["nll_action1"]))
+    step = collapse_step(record["reward"])
+    looks = looks if step is None else looks[looks < step]
+    found = spiral_conditions(*(record[name][looks] for name in ("change_correct", "change_wrong", "similarity")))
+    starts = {name: None if (i := getattr(found, name)) is None else int(looks[i]) for name in _MEASURED}
+    return SpiralConditions(**starts)
 
 
 def spiral_table(arms: Mapping[str, Sequence[RunRecord]]) -> dict[str, dict[str, Any]]:
@@ -98,7 +105,7 @@ def spiral_table(arms: Mapping[str, Sequence[RunRecord]]) -> dict[str, dict[str,
         ends = [len(r) if (step := collapse_step(r["reward"])) is None else step for r in records]
         found = [conditions_of(r) for r in records]
         table[arm] = {"runs": len(records)}
-        for part in _PARTS:
+        for part in (*_MEASURED, "spiral"):
             held = [end - start for c, end in zip(found, ends, strict=True) if (start := getattr(c, part)) is not None]
             table[arm][part] = {"runs": len(held), "median_updates": float(np.median(held)) if held else None}
     return table

@@ -8,6 +8,7 @@ What this file does not do: fit. `speed` in prediction.predict is the only free 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -164,6 +165,14 @@ def score(rows: Sequence[Row], words: Words = "apart") -> Score:
         log_time_bias=float(np.median(logs)) if times else math.nan,
         rank_time=_spearman(*np.array(times, dtype=float).T) if len(times) > 2 else math.nan,
     )
+
+
+def score_numbers(rows: Sequence[Row], words: Words = "apart") -> dict[str, float | int | None]:
+    """Return `score` as plain numbers, None where there was nothing to judge."""
+    return {
+        name: None if isinstance(value, float) and math.isnan(value) else value
+        for name, value in dataclasses.asdict(score(rows, words)).items()
+    }
 
 
 def _share(steps: Sequence[int | None]) -> float:

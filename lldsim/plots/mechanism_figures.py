@@ -53,9 +53,10 @@ def displacement(
     }
     for ax, (column, label) in zip(axes, names.items(), strict=True):
         for arm in ARMS:
-            _middle(ax, arms[arm], column, role=arm, window=9, until_collapse=True)
+            _middle(ax, arms[arm], column, role=arm)
         ax.set(ylabel=label, xlabel="update", xlim=(0, len(arms["grpo"][0]) - 1))
     axes[2].set_yscale("symlog", linthresh=1e-5)
+    axes[2].set_ylim(-2e-5, None)
     axes[0].set_ylim(-0.03, 1.03)
     axes[1].set_ylim(-0.03, 1.03)
     axes[3].set_ylim(0, None)
@@ -150,7 +151,7 @@ def right_wrong(arms: Mapping[str, Records]) -> Figure:
     axes[0].axvline(0, color="black", lw=0.7)
     for ax, arm in zip(axes[1:], ("grpo", "llds", "null"), strict=True):
         for outcome in ("correct", "wrong"):
-            _middle(ax, arms[arm], f"logp_{outcome}", role=outcome, window=9, until_collapse=True)
+            _middle(ax, arms[arm], f"logp_{outcome}", role=outcome)
         ax.set(title=panels.ARM_NAMES[arm], xlabel="update", xlim=(0, len(arms[arm][0]) - 1))
     axes[1].set_title("GRPO, until its collapse")
     axes[0].legend(loc="lower left")
@@ -165,23 +166,23 @@ def _bars(ax: Axes, change: np.ndarray) -> None:
     ax.bar((np.arange(len(values)) + 0.5) / n, values, width=1 / n, color=shades, lw=0)
     ax.axhline(0, color="black", lw=0.6)
     ax.set_yscale("symlog", linthresh=0.1)
-    ax.set(ylim=(-20, 2), xlim=(0, 1), xticks=[], yticks=[-10, -1, 0, 1])
+    ax.set(ylim=(-20, 2), xlim=(0, 1), xticks=[], yticks=[-10, -1, 0, 1], yticklabels=["-10", "-1", "0", "1"])
     share, sized = (float((values <= at).mean()) if len(values) else np.nan for at in (0, -DEFAULT.displaced_size))
     text = f"n = {len(values)}\n{share:.0%} below 0\n{sized:.0%} by {DEFAULT.displaced_size:g} nats"
-    ax.text(0.03, 0.06, text, transform=ax.transAxes, fontsize=6.5, va="bottom")
+    box = {"facecolor": "white", "alpha": 0.75, "lw": 0, "pad": 1.0}
+    ax.text(0.03, 0.06, text, transform=ax.transAxes, fontsize=6.5, va="bottom", bbox=box)
     ax.grid(visible=False, axis="x")
 
 
-def _middle(ax: Axes, records: Records, column: str, *, role: str, window: int, until_collapse: bool) -> None:
-    """Draw the median over seeds with the middle half shaded, each record cut at its collapse when asked."""
-    lines = []
-    for record in records:
-        line, step = smooth(record[column], window), collapse_step(record["reward"])
-        if until_collapse and step is not None:
-            line[step:] = np.nan
-        lines.append(line)
-    _band(ax, records[0]["update"], np.array(lines), shade=color(role), dash=_DASH.get(role, "-"),
-          label=panels.ARM_NAMES.get(role, role))  # fmt: skip
+def _middle(ax: Axes, records: Records, column: str, *, role: str) -> None:
+    """Draw median and middle half over seeds, each record up to its collapse, at the updates that were measured."""
+    raw = np.array([record[column] for record in records])
+    measured = np.isfinite(raw).any(axis=0)
+    lines = np.array([smooth(line, DEFAULT.signal_window) for line in raw[:, measured]])
+    x = records[0]["update"][measured]
+    ends = [len(record) if (step := collapse_step(record["reward"])) is None else step for record in records]
+    lines[x[None, :] >= np.array(ends)[:, None]] = np.nan
+    _band(ax, x, lines, shade=color(role), dash=_DASH.get(role, "-"), label=panels.ARM_NAMES.get(role, role))
 
 
 def _against_twins(ax: Axes, arms: Mapping[str, Records], column: str, *, before: int, after: int) -> None:
