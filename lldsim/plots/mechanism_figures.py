@@ -22,6 +22,8 @@ from lldsim.record import RunRecord
 Records = Sequence[RunRecord]
 ARMS = ("grpo", "llds", "null")
 _DASH = {"grpo": "-", "llds": "-", "null": "--"}
+_EARLY, _LATE = f"updates {DEFAULT.early[0]}-{DEFAULT.early[1] - 1}", "before the collapse"
+_TWIN_WINDOW = {_EARLY: _EARLY, _LATE: "last updates"}
 
 
 def displacement(
@@ -115,7 +117,7 @@ def tool_rounds(arms: Mapping[str, Records], *, window: tuple[int, int]) -> Figu
     early = DEFAULT.early
     for ax, (stem, numbers, label) in zip(axes, cuts, strict=True):
         for offset, arm in zip((-0.12, 0.0, 0.12), ARMS, strict=True):
-            for when, dash, marker in (("early", "--", "o"), ("late", "-", "s")):
+            for when, dash, marker in ((_EARLY, "--", "o"), (_LATE, "-", "s")):
                 values = np.array(
                     [[_mean_in(r, f"{stem}{i}", when, early, window) for i in numbers] for r in arms[arm]]
                 )
@@ -123,16 +125,17 @@ def tool_rounds(arms: Mapping[str, Records], *, window: tuple[int, int]) -> Figu
                     warnings.filterwarnings("ignore", "All-NaN slice")
                     middle = np.nanmedian(values, axis=0)
                     low, high = np.nanquantile(values, [0.25, 0.75], axis=0)
-                name = f"{panels.ARM_NAMES[arm]}, {'updates 2-9' if when == 'early' else 'before the collapse'}"
+                name = f"{panels.ARM_NAMES[arm]}, {when if arm == 'grpo' else _TWIN_WINDOW[when]}"
                 ax.errorbar(
                     np.array(numbers) + offset, middle, yerr=[middle - low, high - middle], color=color(arm), ls=dash,
-                    marker=marker, markerfacecolor="none" if when == "early" else color(arm), capsize=2, lw=1.1,
+                    marker=marker, markerfacecolor="none" if when == _EARLY else color(arm), capsize=2, lw=1.1,
                     label=name,
                 )  # fmt: skip
         ax.set_xticks(numbers)
         ax.set_xlabel(label)
-    axes[0].set_ylabel("-log-likelihood (nats per token)")
-    axes[0].set_ylim(0, None)
+    axes[0].set(ylabel="-log-likelihood (nats per token)", yscale="log")
+    axes[0].set_yticks([0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5], ["0.02", "0.05", "0.1", "0.2", "0.5", "1", "2", "5"])
+    axes[0].minorticks_off()
     handles, labels = axes[0].get_legend_handles_labels()
     fig.legend(handles, labels, loc="outside right center", fontsize=7)
     return fig
@@ -225,7 +228,7 @@ def _mean_in(record: RunRecord, column: str, when: str, early: tuple[int, int], 
     """Return a column's mean over early updates, or over `window` before the collapse (twins: before the end)."""
     step = collapse_step(record["reward"])
     end = len(record) if step is None else step
-    first, last = early if when == "early" else (max(0, end - window[0]), max(0, end - window[1]))
+    first, last = early if when == _EARLY else (max(0, end - window[0]), max(0, end - window[1]))
     values = record[column][first:last]
     return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
 
