@@ -8,14 +8,17 @@ d', and rollouts say how an update would move the trainer's shift, with d' = d_{
     d_{n+1} = d_n + lr * steps * V/(V-1) * sum over classes c of [ hit_c(d') - mass_c(d') s(x_c + d_n) ],
 
 with x_c the base log-odds of class c (feedback, drift level), s the logistic function, w a token's weight in the loss
-and g = <h, h'> its similarity to the words it moves, in the world that is predicted:
+and g = <h, h'> its similarity to the words whose fall is followed: those after bad feedback or an error message, which
+fall first, because wrong responses are there. In the world that is predicted,
 
     mass_c = sum of w g over the class's tokens,   hit_c = the same over those that are the canonical word.
 
-Three forms, each with one thing more than the last. `constant`: mass as at d' = 0 and words independent of the reward,
+Four forms, each with one thing more than the last. `constant`: mass as at d' = 0 and words independent of the reward,
 the reduction as it stands. `together`: mass and hit follow d'. `apart`: every position's word has a shift of its own,
 moved by hit = mass S + S (1-S) influence(d'), S the sampler's probability of that word, plus what is sampled.
-What this file does not do: clipping, KL, LLDS, decisions that go on learning, or off-canon words that differ.
+`complete`: also the entropy bonus, which presses every likely word down, and the KL term, which lifts it.
+What this file does not do: clipping, LLDS, decisions that go on learning, off-canon words that differ, or words that
+fall elsewhere by another amount: clamping moves all.
 """
 
 from __future__ import annotations
@@ -34,10 +37,10 @@ from lldsim.diagnostics.thresholds import DEFAULT
 from lldsim.draws import PROBE_STREAM, draw
 from lldsim.engine import Run
 from lldsim.errors import ConfigError
-from lldsim.world import SearchWorld, build_world
+from lldsim.world import BAD, INVALID, SearchWorld, build_world
 
 Floats = npt.NDArray[np.float64]
-Words = Literal["constant", "together", "apart"]
+Words = Literal["constant", "together", "apart", "complete"]
 SHIFTS = (0.5, 0.0, -0.5, -0.75, -1.0, -1.25, -1.5, -2.0, -2.5, -3.0, -4.0, -6.0)
 _REFERENCE = -2  # class of a word after bad feedback, without drift: where wrong responses are
 
@@ -54,6 +57,7 @@ class Response:
     mass: Floats  # (S, N, 2, C, K) sum of w g
     hit: Floats  # (S, N, 2, C, K) its part from canonical words
     square: Floats  # (S, N, 2, C, K) sum of (w g)^2, what chance adds
+    visits: Floats  # (S, N, 2, C, K) sum of g over all tokens as shares of the batch, for terms that every token has
     reward: Floats  # (S,)
     plateau: int  # update at which the twin's reward reached its plateau
 
@@ -101,22 +105,24 @@ def measure_response(config: RunConfig, *, shifts: tuple[float, ...] = SHIFTS, b
     world = build_world(config.world, seed=config.trainer.seed)
     classes, log_odds = _classes(world)
     grid = np.sort(np.asarray(shifts, dtype=float))
-    parts = np.zeros((3, len(grid), batches, 2, len(log_odds), len(world.canon)))
+    parts = np.zeros((4, len(grid), batches, 2, len(log_odds), len(world.canon)))
     reward = np.zeros(len(grid))
     for i, shift in enumerate(grid):
         clamped = Run(twin.config.replace(staleness=0), world=shift_words(twin.world, float(shift)))
         clamped.weights[:] = twin.weights
         parts[:, i], reward[i] = respond(clamped, world, classes, batches=batches)
-    return Response(grid, log_odds, parts[0], parts[1], parts[2], reward, update)
+    mass, hit, square, visits = parts
+    return Response(grid, log_odds, mass, hit, square, visits, reward, update)
 
 
 def respond(clamped: Run, world: SearchWorld, classes: npt.NDArray[np.int64], *, batches: int) -> tuple[Floats, float]:
-    """Return mass, hit and square (3, N, 2, C, K), and the reward, of `clamped`'s rollouts in `world`'s similarities.
+    """Return mass, hit, square, visits (4, N, 2, C, K), and the reward, of clamped rollouts in `world`'s similarities.
 
-    A word is moved by the tokens at its own position: other positions have other words in its place.
+    A word is moved by the tokens at its own position: other positions have other words in its place. Followed are the
+    words after bad feedback; all tokens move them.
     """
     n_body = len(world.canon)
-    out, rewards, seen = np.zeros((3, batches, 2, int(classes.max()) + 1, n_body)), [], []
+    out, rewards, seen = np.zeros((4, batches, 2, int(classes.max()) + 1, n_body)), [], []
     total, count = np.zeros((n_body, world.config.n_features)), np.zeros(n_body)
     for batch in range(batches):
         roll = clamped.sample(draw(clamped.config, 0, stream=PROBE_STREAM, batch=batch + 1))
@@ -125,21 +131,23 @@ def respond(clamped: Run, world: SearchWorld, classes: npt.NDArray[np.int64], *,
         response, turn, k = np.repeat(response, n_body), np.repeat(turn, n_body), np.tile(range(n_body), len(turn))
         f, level = roll.feedback[response, turn], roll.level[response, turn, k]
         hidden = world.hidden(world.context(response // clamped.config.world.group_size, turn, k, f, level))
-        np.add.at(total, k, hidden)
-        count += np.bincount(k, minlength=n_body)
+        moved = (f == BAD) | (f == INVALID)
+        np.add.at(total, k[moved], hidden[moved])
+        count += np.bincount(k[moved], minlength=n_body)
         weight = roll.advantage[response] / (len(response) * (1 + 1 / n_body))  # decisions share the denominator
         where = (batch, (weight > 0).astype(int), classes[f, level], k)
         seen.append((where, weight, roll.tokens[response, turn, k] == world.canon[k], hidden))
-    received = total / count[:, None]  # mean hidden state of the words that are moved
+    received = total / np.maximum(count, 1)[:, None]  # mean hidden state of the words that are moved
     for where, weight, right, hidden in seen:
-        push = weight * np.einsum("nd,nd->n", hidden, received[where[3]])
-        for part, value in enumerate((push, push * right, push**2)):
+        alike = np.einsum("nd,nd->n", hidden, received[where[3]])
+        push, visit = weight * alike, alike / (len(alike) * (1 + 1 / n_body))
+        for part, value in enumerate((push, push * right, push**2, visit)):
             np.add.at(out[part], where, value)
     return out, float(np.mean(rewards))
 
 
 def predict(
-    config: RunConfig, response: Response, *, words: Words = "apart", seed: int | None = None, speed: float = 1.0
+    config: RunConfig, response: Response, *, words: Words = "complete", seed: int | None = None, speed: float = 1.0
 ) -> Prediction:
     """Return the predicted course of `config`; `response` may come from another lr, staleness or negative weight.
 
@@ -157,6 +165,8 @@ def predict(
     # What a word's own choice does to the advantage, per unit of its variance; 0 where the reward ignores it.
     influence = (hit - mass * sampled[:, None]).mean(1) / (sampled * (1 - sampled) + 1e-9)
     noise = np.einsum("snbck,b->sck", response.square, weight**2) / mass.shape[1]
+    visits = response.visits.sum(2).mean(1)
+    one_by_one = words in ("apart", "complete")
     rng = np.random.default_rng(seed)
     shift, common = np.zeros((t.updates, mass.shape[-1])), np.zeros(t.updates)
     for n in range(t.updates):
@@ -166,8 +176,9 @@ def predict(
             continue
         batch = slice(None) if seed is None else slice(b := int(rng.integers(mass.shape[1])), b + 1)
         pull = _between(response.shift, mass[:, batch].mean(1), common[n])
-        if words == "apart":
-            own = sampler_probability(response.log_odds[:, None] + seen, t.temperature, v)
+        now = expit(response.log_odds[:, None] + shift[n])
+        own = sampler_probability(response.log_odds[:, None] + seen, t.temperature, v)
+        if one_by_one:
             spread = own * (1 - own)
             left = pull * own + spread * _between(response.shift, influence, common[n])
             if seed is not None:
@@ -175,11 +186,28 @@ def predict(
                 left = left + np.sqrt(variance) * rng.standard_normal(variance.shape)
         else:
             left = _between(response.shift, hit[:, batch].mean(1), common[n])
-        move = scale * (left - pull * expit(response.log_odds[:, None] + shift[n])).sum(0)
-        move = move if words == "apart" else np.full_like(move, move.mean())
+        move = left - pull * now
+        if words == "complete":
+            push = _regularisers(config, now, own, expit(response.log_odds)[:, None])
+            move = move + _between(response.shift, visits, common[n]) * push
+        move = scale * move.sum(0)
+        move = move if one_by_one else np.full_like(move, move.mean())
         shift[n + 1] = np.clip(shift[n] + move, response.shift[0], response.shift[-1])
     reward = np.interp(common, response.shift, response.reward)
     return Prediction(shift.mean(1), reward, collapse_step(reward))
+
+
+def _regularisers(config: RunConfig, now: Floats, sampled: Floats, base: Floats) -> Floats:
+    """Return how one visit moves a word's log-odds by the entropy bonus and the k3 KL term, over V/(V-1).
+
+    Entropy: -p (ln p + H). KL, with r = base/now of the token sampled: (r - 1) S (1 - p) for the word itself, and
+    (1 - r') (1 - S) p for the others.
+    """
+    v, objective = config.world.vocab_size, config.objective
+    rest = np.maximum(1 - now, 1e-12)
+    entropy = -now * np.log(now) - rest * np.log(rest / (v - 1))
+    kl = (base / now - 1) * sampled * rest + (1 - (1 - base) / rest) * (1 - sampled) * now
+    return -objective.entropy_coef * now * (np.log(now) + entropy) + objective.kl_coef * kl
 
 
 def sampler_probability(log_odds: Floats, temperature: float, vocab_size: int) -> Floats:

@@ -1,8 +1,8 @@
 """Prediction before measurement: write down what a grid of settings will do, then simulate it and count.
 
 Every setting starts from the same sampled distribution whatever its temperature (the base is flattened or sharpened to
-match, config.matched_twin), so that only the leak between sampler and trainer differs. Predictions use the twin of one
-seed; outcomes are those of several seeds, and a setting counts as collapsing when most of them do.
+match, config.matched_twin): only the leak between sampler and trainer differs. A prediction uses the twin of its
+configuration's seed; outcomes may be those of several seeds, and a setting collapses when most of them do.
 What this file does not do: fit. `speed` in prediction.predict is the only free number, and it is 1 unless said.
 """
 
@@ -36,6 +36,7 @@ GRID: dict[str, tuple[float, ...]] = {
     "staleness": (0, 2, 4, 8),
     "negative_weight": (1.0, 0.5),
 }
+FORMS: tuple[Words, ...] = ("constant", "together", "apart", "complete")
 _PILOT = ("temperature", "position_similarity")  # what the response depends on; lr only through the twin's plateau
 _START = 0.7  # temperature whose sampled distribution every setting starts from
 
@@ -56,17 +57,17 @@ class Score:
     rank_time: float  # Spearman correlation of the two times
 
 
-def settings(grid: dict[str, tuple[float, ...]] = GRID, *, updates: int = 150) -> list[RunConfig]:
+def settings(grid: dict[str, tuple[float, ...]] = GRID, *, updates: int = 150, seed: int = 0) -> list[RunConfig]:
     """Return the product of the grid's values over the spiral preset, with matched starts."""
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    base = preset("spiral").replace(updates=updates)
+    base = preset("spiral").replace(updates=updates, seed=seed)
     return [base.replace(**point, base_power=point["temperature"] / _START) for point in points]
 
 
 def write_down(
     configs: Sequence[RunConfig],
     *,
-    words: Sequence[Words] = ("constant", "together", "apart"),
+    words: Sequence[Words] = FORMS,
     paths: int = 6,
     batches: int = 40,
     speed: float = 1.0,
@@ -75,7 +76,7 @@ def write_down(
     """Return one row per setting with its predictions; nothing of the setting itself is simulated.
 
     For each form: `share_FORM` of paths that collapse and `step_FORM`, their median collapse step (None = none does).
-    `constant` and `together` take one path of means; `apart` takes `paths` sampled ones.
+    `constant` and `together` take one path of means, the others `paths` sampled ones.
     """
     responses: dict[tuple[Any, ...], Any] = {}
     rows = []
@@ -87,7 +88,7 @@ def write_down(
             responses[key] = measure_response(pilot, batches=batches)
         row = {name: flat[name] for name in GRID}
         for form in words:
-            seeds = range(paths) if form == "apart" else (None,)
+            seeds = range(paths) if form in ("apart", "complete") else (None,)
             steps = [predict(config, responses[key], words=form, seed=s, speed=speed).collapse for s in seeds]
             row |= {f"share_{form}": _share(steps), f"step_{form}": _median(steps)}
         rows.append(row)
@@ -140,7 +141,7 @@ def first_collapse(config: RunConfig) -> int | None:
     return collapse_step(np.array(rewards))
 
 
-def score(rows: Sequence[Row], words: Words = "apart") -> Score:
+def score(rows: Sequence[Row], words: Words = "complete") -> Score:
     """Return how the predictions of form `words` did on the rows that `measure` returned."""
     if not rows or "share_measured" not in rows[0]:
         raise MissingDataError("the rows hold no measurement; pass what `measure` returned")
@@ -167,7 +168,7 @@ def score(rows: Sequence[Row], words: Words = "apart") -> Score:
     )
 
 
-def score_numbers(rows: Sequence[Row], words: Words = "apart") -> dict[str, float | int | None]:
+def score_numbers(rows: Sequence[Row], words: Words = "complete") -> dict[str, float | int | None]:
     """Return `score` as plain numbers, None where there was nothing to judge."""
     return {
         name: None if isinstance(value, float) and math.isnan(value) else value

@@ -14,7 +14,7 @@ from lldsim.config import preset
 from lldsim.mechanism import aligned_values, band, change_numbers, changes_before, conditions_of, spiral_table
 from lldsim.plots import mechanism_figures as figures
 from lldsim.plots.prediction_figure import prediction_figure
-from lldsim.prediction_grid import score_numbers
+from lldsim.prediction_grid import FORMS, score_numbers
 from lldsim.probe import PROBE_COLUMNS
 from lldsim.record import COLUMNS, RunRecord, make_record
 
@@ -95,11 +95,11 @@ def test_figures_draw_their_arms(arms: dict[str, list[RunRecord]]) -> None:
 
 def test_prediction_figure_shows_the_scores() -> None:
     row = {"temperature": 0.7, "learning_rate": 25.0, "staleness": 8, "share_measured": 1.0, "step_measured": 60.0}
-    forms = ("constant", "together", "apart")
+    forms = FORMS
     rows = [row | {f"{what}_{form}": value for form in forms for what, value in (("share", 1.0), ("step", 90.0))}]
     rows.append(rows[0] | {"staleness": 0, "share_measured": 0.0, "step_measured": None})
     scores = {form: score_numbers(rows, form) for form in forms}
     fig = prediction_figure(rows, scores)
     fig.draw_without_rendering()
     heights = [bar.get_height() for bar in fig.axes[0].patches]  # type: ignore[attr-defined]
-    assert heights == [0.5, 0.5, 0.5]
+    assert heights == [0.5] * 4

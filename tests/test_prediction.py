@@ -22,7 +22,7 @@ from lldsim.errors import ConfigError, MissingDataError
 from lldsim.prediction import Response, measure_response, null_twin, predict, respond, sampler_probability, shift_words
 from lldsim.prediction_grid import GRID, first_collapse, measure, score, settings
 from lldsim.theory.reduction import sharp_time, stale_path
-from lldsim.world import build_world
+from lldsim.world import BAD, INVALID, build_world
 
 SHIFTS = np.linspace(-4.0, 1.0, 201)
 
@@ -31,7 +31,9 @@ def two_words(coefficient: float, *, gap: float, start: int = 0) -> Response:
     """A response with two classes of which only the upper is ever seen, constant mass and V = 2."""
     mass = np.zeros((len(SHIFTS), 1, 2, 2, 1))
     mass[:, :, 0, 1] = -coefficient
-    return Response(SHIFTS, np.array([gap - 1, gap]), mass, mass.copy(), mass**2, np.linspace(0, 1, len(SHIFTS)), start)
+    return Response(
+        SHIFTS, np.array([gap - 1, gap]), mass, mass.copy(), mass**2, 0 * mass, np.linspace(0, 1, len(SHIFTS)), start
+    )
 
 
 def test_constant_drift_is_the_sharp_sampler_of_the_reduction() -> None:
@@ -77,16 +79,16 @@ def test_without_sharpness_every_gap_is_an_equilibrium_and_staleness_has_nothing
 
 def test_the_response_is_what_a_gradient_does_to_the_words() -> None:
     config = preset("spiral").replace(
-        n_queries=4, updates_per_rollout=1, staleness=0, kl_coef=0.0, entropy_coef=0.0, canon_prob=0.7, seed=5
-    )
+        n_queries=4, updates_per_rollout=1, staleness=0, kl_coef=0.0, entropy_coef=0.0, canon_prob=0.7, seed=5,
+        n_features=512, anisotropy=0.0, feedback_similarity=0.0, garbage_similarity=(0.0, 0.0, 0.0, 0.0),
+    )  # fmt: skip
     world = build_world(config.world, seed=5)
     run = Run(config, world=world)
     classes = np.zeros(world.base_row[0].shape, int)
-    (mass, hit, _), _ = respond(run, world, classes, batches=1)
+    (mass, hit, *_), _ = respond(run, world, classes, batches=1)
     roll = run.sample(draw(config, 0, stream=PROBE_STREAM, batch=1))
     step = -run.gradient(np.arange(len(roll.turns)))
     measured = np.zeros(15)
-    count = np.zeros(15)
     expected = np.zeros(15)
     v = config.world.vocab_size
     received: list[list[np.ndarray]] = [[] for _ in range(15)]
@@ -94,13 +96,13 @@ def test_the_response_is_what_a_gradient_does_to_the_words() -> None:
         for t in range(roll.turns[b]):
             for k in range(15):
                 at = [np.array([x]) for x in (b // 5, t, k, roll.feedback[b, t], roll.level[b, t, k])]
-                received[k].append(world.hidden(world.context(*at))[0])
+                if roll.feedback[b, t] in (BAD, INVALID):
+                    received[k].append(world.hidden(world.context(*at))[0])
     n_tokens = roll.turns.sum() * 16
     for k in range(15):
         h = np.mean(received[k], axis=0)
         others = np.delete(step @ h, world.canon[k]).mean()
         measured[k] = (step @ h)[world.canon[k]] - others
-        count[k] = len(received[k])
     for b in range(len(roll.turns)):
         for t in range(roll.turns[b]):
             for k in range(15):
@@ -112,9 +114,8 @@ def test_the_response_is_what_a_gradient_does_to_the_words() -> None:
                 expected[k] += roll.advantage[b] / n_tokens * g * (right - p) * v / (v - 1)
     np.testing.assert_allclose(hit.sum((0, 1, 2)), _sum_of(roll, world, received, n_tokens, right_only=True), rtol=1e-9)
     np.testing.assert_allclose(mass.sum((0, 1, 2)), _sum_of(roll, world, received, n_tokens), rtol=1e-9, atol=1e-12)
-    # Other positions and decisions move the off-canon words a little: agreement, not identity.
-    assert np.corrcoef(measured, expected)[0, 1] > 0.98
-    assert np.abs(measured - expected).max() < 0.2 * np.abs(expected).max()
+    # Positions are nearly orthogonal here; where they are not, others move the off-canon words, which is left out.
+    assert np.abs(measured - expected).max() < 0.05 * np.abs(expected).max()
 
 
 def _sum_of(roll, world, received, n_tokens, *, right_only: bool = False) -> np.ndarray:  # type: ignore[no-untyped-def]
@@ -196,16 +197,16 @@ def test_settings_start_from_one_sampled_distribution() -> None:
 
 def test_scores_of_known_rows(tmp_path) -> None:  # type: ignore[no-untyped-def]
     rows = [
-        {"share_apart": 1.0, "step_apart": 80.0, "share_measured": 1.0, "step_measured": 40.0},
-        {"share_apart": 1.0, "step_apart": 60.0, "share_measured": 0.0, "step_measured": None},
-        {"share_apart": 0.0, "step_apart": None, "share_measured": 0.0, "step_measured": None},
-        {"share_apart": 0.0, "step_apart": None, "share_measured": 0.0, "step_measured": None},
+        {"share_complete": 1.0, "step_complete": 80.0, "share_measured": 1.0, "step_measured": 40.0},
+        {"share_complete": 1.0, "step_complete": 60.0, "share_measured": 0.0, "step_measured": None},
+        {"share_complete": 0.0, "step_complete": None, "share_measured": 0.0, "step_measured": None},
+        {"share_complete": 0.0, "step_complete": None, "share_measured": 0.0, "step_measured": None},
     ]
     found = score(rows)
     assert (found.right_side, found.majority, found.predicted, found.measured, found.both) == (0.75, 0.75, 2, 1, 1)
     assert found.log_time_bias == pytest.approx(math.log(2))
     with pytest.raises(MissingDataError, match="measure"):
-        score([{"share_apart": 1.0}])
+        score([{"share_complete": 1.0}])
     config = preset("null").replace(updates=12, n_queries=4, updates_per_rollout=4)
     once = measure([config], [{}], seeds=(0, 1), cache_dir=tmp_path)
     assert once == measure([config], [{}], seeds=(0, 1), cache_dir=tmp_path) == [once[0]]
