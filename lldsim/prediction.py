@@ -37,7 +37,7 @@ from lldsim.diagnostics.thresholds import DEFAULT
 from lldsim.draws import PROBE_STREAM, draw
 from lldsim.engine import Run
 from lldsim.errors import ConfigError
-from lldsim.world import BAD, INVALID, SearchWorld, build_world
+from lldsim.world import BAD, INVALID, SearchWorld, world_of
 
 Floats = npt.NDArray[np.float64]
 Words = Literal["constant", "together", "apart", "complete"]
@@ -102,7 +102,7 @@ def measure_response(config: RunConfig, *, shifts: tuple[float, ...] = SHIFTS, b
             "is written for token-mean GRPO"
         )
     update, twin = plateau(config)
-    world = build_world(config.world, seed=config.trainer.seed)
+    world = world_of(config)
     classes, log_odds = _classes(world)
     grid = np.sort(np.asarray(shifts, dtype=float))
     parts = np.zeros((4, len(grid), batches, 2, len(log_odds), len(world.canon)))

@@ -3,7 +3,7 @@
 A probe reads the weights and the rollout batch that an update is about to train on; Eq. 3's own rollouts come from a
 random stream of their own. A probed run is bit for bit the run that was not probed (tested).
 What this file does not do: define a measurement (diagnostics, theory do), or compile; a full look takes about as long
-as ten updates. Features are read as the world's fixed ones.
+as ten updates. With trainable features G is the part that moves W (theory.flow), at the hidden states of the moment.
 """
 
 from __future__ import annotations
@@ -109,11 +109,13 @@ def look(run: Run) -> Look:
     }
     batch = RolloutBatch(**cut)
     logps_all = _policy(run).logps_all(batch.context)
-    hidden = torch.from_numpy(run.world.hidden(batch.context.clamp(min=0).reshape(-1).numpy()))
+    hidden = run.world.hidden(batch.context.clamp(min=0).reshape(-1).numpy())
+    if run.config.trainer.feature_rate > 0:
+        hidden = hidden @ run.state()["features"].T
     return Look(
         batch,
         torch.from_numpy(run.roll.advantage.copy()),
-        hidden.reshape(*batch.context.shape, -1),
+        torch.from_numpy(hidden).reshape(*batch.context.shape, -1),
         logps_all.exp(),
         select(logps_all, batch.tokens),
     )
@@ -188,6 +190,7 @@ def single_update(run: Run, *, batches: int = 3, group_size: int = 8, steps: int
     for batch in range(batches):
         probe.restore(state)
         roll = probe.sample(draw(config, run.update, stream=PROBE_STREAM, batch=batch))
+        probe.weigh()
         change = np.zeros(len(roll.turns))
         for first in range(0, len(change), group_size):
             members = np.arange(first, first + group_size)
@@ -247,12 +250,12 @@ def _eq3_columns(change: np.ndarray) -> dict[str, float]:
 
 
 def _policy(run: Run) -> LinearSoftmaxPolicy:
-    return LinearSoftmaxPolicy(run.world, torch.from_numpy(run.weights.astype(np.float64)))
+    return LinearSoftmaxPolicy(run.world, torch.from_numpy(run.policy.astype(np.float64)))
 
 
 def _log_likelihoods(run: Run, members: np.ndarray) -> np.ndarray:
     """Return the summed log-likelihood (M,) of the responses `members` in `run.roll` under `run.weights`."""
     scratch = run._scratch
-    n = kernels.gather(run.tables, run.weights, run.roll, members, scratch)
+    n = kernels.gather(run.tables, run.policy, run.roll, members, scratch)
     first = members[0]
     return np.bincount(scratch.response[:n] - first, weights=scratch.logps[:n], minlength=len(members))
