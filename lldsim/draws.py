@@ -14,7 +14,7 @@ import numpy as np
 
 from lldsim.config import RunConfig
 
-_WORLD_STREAM, _ROLLOUT_STREAM, _NOISE_STREAM = 1, 2, 3
+_WORLD_STREAM, ROLLOUT_STREAM, _NOISE_STREAM, PROBE_STREAM = 1, 2, 3, 4
 
 
 class Draws(NamedTuple):
@@ -32,10 +32,13 @@ def world_generator(seed: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=[seed, _WORLD_STREAM]))
 
 
-def draw(config: RunConfig, update: int) -> Draws:
-    """Return the random numbers of rollout batch `update` (0-based) of the run `config`."""
+def draw(config: RunConfig, update: int, *, stream: int = ROLLOUT_STREAM, batch: int = 0) -> Draws:
+    """Return the random numbers of rollout batch `update` (0-based) of the run `config`.
+
+    A probe that must not touch the run draws from PROBE_STREAM, as many batches per update as it likes.
+    """
     world = config.world
-    rng = _generator(config.trainer.seed, _ROLLOUT_STREAM, update)
+    rng = _generator(config.trainer.seed, stream, update, batch)
     b = world.n_queries * world.group_size
     draws = Draws(
         token=rng.random((b, world.max_turns, world.turn_tokens)),
@@ -49,9 +52,11 @@ def draw(config: RunConfig, update: int) -> Draws:
         first[:] = first[:, :1]
     if config.trainer.sampler_noise > 0:
         shape = (world.n_queries, world.max_turns, world.turn_tokens, world.vocab_size)
-        draws = draws._replace(noise=_generator(config.trainer.seed, _NOISE_STREAM, update).standard_normal(shape))
+        probing = batch + 1 if stream == PROBE_STREAM else 0
+        noise = _generator(config.trainer.seed, _NOISE_STREAM, update, probing).standard_normal(shape)
+        draws = draws._replace(noise=noise)
     return draws
 
 
-def _generator(seed: int, stream: int, update: int) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(key=[seed, stream], counter=[0, 0, 0, update]))
+def _generator(seed: int, stream: int, update: int, batch: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=[seed, stream], counter=[0, 0, batch, update]))

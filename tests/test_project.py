@@ -40,13 +40,14 @@ LAYER = {
         ["kernels", "arm_kernels", "critic", "rollout", "advantages", "objectives", "theory", "record", "published"], 3
     ),
     **dict.fromkeys(["engine", "trainer", "diagnostics", "traces"], 4),
-    **dict.fromkeys(["sweep", "monitor"], 5),
-    **dict.fromkeys(["plots", "experiments", "paper_worlds", "trace_runs"], 6),
+    **dict.fromkeys(["sweep", "monitor", "snapshot", "exercises", "probe"], 5),
+    **dict.fromkeys(["plots", "experiments", "mechanism", "prediction", "prediction_grid"], 6),
+    **dict.fromkeys(["paper_worlds", "trace_runs"], 6),
     **dict.fromkeys(["figures", "explore"], 7),
     **dict.fromkeys(["cli", "__main__"], 8),
 }
 TOY = {"draws", "features", "world", "kernels", "arm_kernels", "critic", "rollout", "engine", "trainer", "sweep"}
-TOY |= {"trace_runs"}
+TOY |= {"snapshot", "probe", "mechanism", "prediction", "prediction_grid", "trace_runs"}
 # Within what the layers allow, these are forbidden as well.
 FORBIDDEN = {
     "objectives": TOY | {"policy", "theory", "record", "published"},

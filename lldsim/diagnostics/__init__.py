@@ -1,1 +1,4 @@
-"""Reading records: collapse, phases, statistics over seeds. Needs only records and arrays, never the trainer."""
+"""Reading records and batches: collapse, phases, displacement, similarity, tool rounds, Def. A.3, seeds.
+
+Needs only records and arrays, never the trainer; probe.py takes these measurements on a running toy.
+"""

@@ -1,6 +1,7 @@
 """Every threshold that turns a curve into a word, in one place, used alike for all arms and all worlds.
 
-They were fixed before the runs that the figures show. What this file does not do: apply them (phases.py, collapse.py).
+They were fixed before the runs that the figures show. What this file does not do: apply them (phases.py, collapse.py,
+displacement.py, conditions.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,12 @@ class Thresholds:
     acceleration_ratio: float = 3.0  # acceleration: above this multiple
     early: tuple[int, int] = (2, 10)  # updates that "early" means, first included, last excluded
     plateau_share: float = 0.95  # reward "holds its peak" while above this share of its running peak
+    # Displacement (Def. 4.1, Eq. 3), nats per action or response; the bare rule is change <= 0.
+    displaced_size: float = 0.25  # displaced by size: change <= -this; a response has about 40 tokens
+    # The three conditions of Def. A.3, each read from a smoothed curve.
+    spiral_drop: float = 0.05  # (1) mean change of correct responses <= -this at every update, nats per response
+    spiral_similarity: float = 0.1  # (2) similarity of correct and wrong responses at least this (cosine, all pairs)
+    spiral_lag: int = 5  # (3) the change is below what it was this many updates before
 
 
 DEFAULT = Thresholds()
