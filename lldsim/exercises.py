@@ -9,12 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
 from lldsim.advantages import group_advantages
+from lldsim.config import preset
+from lldsim.diagnostics.collapse import collapse_step
+from lldsim.diagnostics.phases import falls_while_reward_holds
 from lldsim.errors import MissingDataError, suggest
 from lldsim.objectives import clipped_surrogate, llds_penalty, sequence_surrogate
+from lldsim.record import RunRecord
 from lldsim.theory import alpha, group_weights, residual, zero_contour
 from lldsim.theory.conditions import dominant_boundary, one_context_turning_point, shared_prefix_weight
 from lldsim.theory.reduction import critical_mass_ratio, three_token_drift
@@ -84,7 +89,31 @@ def _prefix() -> float:
     return float(shared_prefix_weight(advantages, lengths, aggregation="seq-mean-token-mean"))
 
 
+@cache
+def _run_of_seed(seed: int, llds_coef: float) -> RunRecord:
+    from lldsim.engine import simulate  # only exercises about whole runs wait for the compiled kernels
+
+    return simulate(preset("spiral").replace(seed=seed, llds_coef=llds_coef))
+
+
+def _collapse(seed: int, llds_coef: float = 0.0) -> int | None:
+    return collapse_step(_run_of_seed(seed, llds_coef)["reward"])
+
+
+def _smallest_cure(seed: int) -> float:
+    return next(x for x in (0.0, 0.01, 0.03, 0.1, 0.2, 0.3) if _collapse(seed, x) is None)
+
+
 EXERCISES: dict[str, Exercise] = {
+    "00.1": Exercise(
+        lambda: float(_collapse(3) or 0), "reward smoothed over some updates, below half of its best", tolerance=1e-6
+    ),
+    "00.2": Exercise(
+        lambda: float(falls_while_reward_holds(_run_of_seed(3, 0.0))),
+        "count from the start of the decay, and only while the reward holds",
+        tolerance=1e-6,
+    ),
+    "00.3": Exercise(lambda: _smallest_cure(3), "set seed and length first, then go up until the run survives"),
     "01.1": Exercise(
         lambda: _log_change([0.7, 0.2, 0.1], 0, mass=[0, 1, 0]), "logits move by e_1 - π; subtract their mean under π"
     ),
