@@ -49,7 +49,7 @@ class Explorer(widgets.VBox):
         self.status.add_class("lldsim-status")
         self.download = widgets.HTML()
         controls = widgets.VBox([self.preset, *self.dials.values(), self.download], layout={"width": "330px"})
-        shown = widgets.VBox([self.status, self.image], layout={"flex": "1 1 500px"})
+        shown = widgets.VBox([self.status, self.image], layout={"flex": "1 1 500px", "overflow": "hidden"})
         super().__init__([widgets.HBox([controls, shown], layout={"flex_flow": "row wrap"})])
         self.preset.observe(self._on_preset, names="value")
         for widget in self.dials.values():

@@ -24,13 +24,17 @@ import pytest
 
 pytestmark = pytest.mark.browser
 NAME = "00_collapse_in_one_minute.ipynb"
-PATIENCE = 300.0  # seconds; a shared machine may have to compile the kernels first
+PATIENCE = 120.0  # seconds; a shared machine may have to compile the kernels first
 
 # Quiet start: no news question over the page, and every cell in the page whether in view or not.
 SETTINGS = {
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
     "notebook-extension/tracker": {"windowingMode": "none"},
 }
+KERNEL_IDLE = """
+const panel = window.jupyterapp?.shell.currentWidget;
+return panel?.sessionContext?.session?.kernel?.status === "idle";
+"""
 
 
 @pytest.fixture
@@ -72,7 +76,7 @@ def lab(repo_root: Path, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def driver() -> Iterator[Any]:
+def driver(repo_root: Path) -> Iterator[Any]:
     webdriver = pytest.importorskip("selenium.webdriver", reason="install the extra `browser`")
     chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or chromedriver is None:
@@ -87,6 +91,7 @@ def driver() -> Iterator[Any]:
     browser = webdriver.Chrome(options=options, service=service)
     browser.set_script_timeout(60)
     yield browser
+    browser.save_screenshot(str(_shots(repo_root) / "explorer_last.png"))  # what a failure saw
     browser.quit()
 
 
@@ -109,11 +114,10 @@ def test_a_slider_changes_the_picture(lab: str, driver: Any, repo_root: Path) ->
 
         return wait.until(told)
 
-    shots = repo_root / "build" / "browser"
-    shots.mkdir(parents=True, exist_ok=True)
+    shots = _shots(repo_root)
     driver.get(lab)
     find(".jp-Notebook .jp-Cell")
-    wait.until(lambda d: d.find_elements(By.CSS_SELECTOR, ".jp-Notebook-ExecutionIndicator[data-status='idle']"))
+    wait.until(lambda d: d.execute_script(KERNEL_IDLE))
     driver.execute_script("window.jupyterapp.commands.execute('notebook:run-all-cells')")
     picture = find("img.lldsim-picture")
     first_words = answered("ollapse")
@@ -135,6 +139,12 @@ def test_a_slider_changes_the_picture(lab: str, driver: Any, repo_root: Path) ->
     wait.until(lambda _: picture.get_attribute("src") != at_drag)
     assert find(".lldsim-dial-llds-coef .widget-readout").text == "0.2"
     assert find("a[download^='record-'][download$='.csv']").get_attribute("href").startswith("data:text/csv;base64,")
+
+
+def _shots(repo_root: Path) -> Path:
+    folder = repo_root / "build" / "browser"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _wait_for(address: str, server: subprocess.Popen[bytes]) -> None:
