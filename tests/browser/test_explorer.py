@@ -96,9 +96,10 @@ def driver(repo_root: Path) -> Iterator[Any]:
 
 
 def test_a_slider_changes_the_picture(lab: str, driver: Any, repo_root: Path) -> None:
-    from selenium.webdriver import ActionChains, Keys
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.support.ui import WebDriverWait
+    selenium = pytest.importorskip("selenium.webdriver", reason="install the extra `browser`")
+    ActionChains, Keys = selenium.ActionChains, selenium.Keys
+    By = pytest.importorskip("selenium.webdriver.common.by").By
+    WebDriverWait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait
 
     wait = WebDriverWait(driver, PATIENCE, poll_frequency=0.5)
 
