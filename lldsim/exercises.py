@@ -9,15 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
+import numpy as np
 import torch
 
 from lldsim.advantages import group_advantages
+from lldsim.config import WorldConfig, preset
+from lldsim.diagnostics.collapse import collapse_step, surge
+from lldsim.diagnostics.phases import falls_while_reward_holds
 from lldsim.errors import MissingDataError, suggest
 from lldsim.objectives import clipped_surrogate, llds_penalty, sequence_surrogate
+from lldsim.record import RunRecord
 from lldsim.theory import alpha, group_weights, residual, zero_contour
 from lldsim.theory.conditions import dominant_boundary, one_context_turning_point, shared_prefix_weight
 from lldsim.theory.reduction import critical_mass_ratio, three_token_drift
+from lldsim.world import GOOD, NONE, build_world
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,38 @@ def _prefix() -> float:
     return float(shared_prefix_weight(advantages, lengths, aggregation="seq-mean-token-mean"))
 
 
+def _base(k: int, feedback: int, level: int, token: int | None = None) -> float:
+    """Base probability of a token, by default the canonical word, at position k of the default world."""
+    world = build_world(WorldConfig(), seed=0)
+    context = world.context(np.array([0]), 0, k, feedback, level)
+    return float(np.exp(world.base(context))[0, world.canon[k] if token is None else token])
+
+
+@cache
+def _run_of_seed(seed: int, llds_coef: float) -> RunRecord:
+    from lldsim.engine import simulate  # only exercises about whole runs wait for the compiled kernels
+
+    return simulate(preset("spiral").replace(seed=seed, llds_coef=llds_coef))
+
+
+def _collapse(seed: int, llds_coef: float = 0.0) -> int | None:
+    return collapse_step(_run_of_seed(seed, llds_coef)["reward"])
+
+
+def _smallest_cure(seed: int) -> float:
+    return next(x for x in (0.0, 0.01, 0.03, 0.1, 0.2, 0.3) if _collapse(seed, x) is None)
+
+
 EXERCISES: dict[str, Exercise] = {
+    "00.1": Exercise(
+        lambda: float(_collapse(3) or 0), "reward smoothed over some updates, below half of its best", tolerance=1e-6
+    ),
+    "00.2": Exercise(
+        lambda: float(falls_while_reward_holds(_run_of_seed(3, 0.0))),
+        "count from the start of the decay, and only while the reward holds",
+        tolerance=1e-6,
+    ),
+    "00.3": Exercise(lambda: _smallest_cure(3), "set seed and length first, then go up until the run survives"),
     "01.1": Exercise(
         lambda: _log_change([0.7, 0.2, 0.1], 0, mass=[0, 1, 0]), "logits move by e_1 - π; subtract their mean under π"
     ),
@@ -97,6 +135,14 @@ EXERCISES: dict[str, Exercise] = {
         lambda: group_weights(0.8, group_size=5, ddof=1)[1], "the unbiased variance is p (1-p) · G / (G-1)"
     ),
     "02.3": Exercise(lambda: 2 * 0.5**5, "tied: all five right or all five wrong"),
+    "03.1": Exercise(
+        lambda: math.prod(_base(k, NONE, 0) for k in range(15)),
+        "no stray word, so drift stays 0 and all words are alike",
+    ),
+    "03.2": Exercise(lambda: _base(1, NONE, 1), "multiply by the recovery factor of drift 1"),
+    "03.3": Exercise(
+        lambda: _base(15, GOOD + 2, 0, token=2), "the named answer leads; all answers share what else is left"
+    ),
     "04.1": Exercise(_one_context_gwhes, "G = p_neg α |h|² - p_pos |r|² |h|², both weights 1"),
     "04.2": Exercise(
         lambda: math.ceil(critical_mass_ratio((0.1, 0.1, 0.8))),
@@ -114,4 +160,14 @@ EXERCISES: dict[str, Exercise] = {
     "09.1": Exercise(lambda: _surrogate(clipped_surrogate), "A > 0: ratios above 1.2 count as 1.2"),
     "09.2": Exercise(lambda: _surrogate(sequence_surrogate), "one ratio for the response: the geometric mean"),
     "09.3": Exercise(_prefix, "a token of response i weighs A_i / (n L_i); add the two responses"),
+    "12.1": Exercise(lambda: surge(_run_of_seed(0, 0.0)["grad_norm"]), "largest smoothed value over the early mean"),
+    "12.2": Exercise(
+        lambda: float(np.mean(_run_of_seed(0, 0.0)["entropy"][-10:]) / np.mean(_run_of_seed(0, 0.0)["entropy"][2:10])),
+        "two means of the column entropy; the later one goes on top",
+    ),
+    "12.3": Exercise(
+        lambda: float(WorldConfig().max_turns * WorldConfig().turn_tokens),
+        "turns, each of the same number of tokens; feedback does not count",
+        tolerance=1e-6,
+    ),
 }
