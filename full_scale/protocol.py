@@ -23,9 +23,7 @@ PROMPT = (
     "inside <answer> and </answer>, without detailed illustrations. For example, <answer> Beijing </answer>. "
     "Question: {question}\n"
 )
-SHORT_PROMPT = (
-    "Question: {question}\n"  # ours: for a model of 10^5 parameters that the long prompt would only slow down
-)
+SHORT_PROMPT = "Question: {question}\n"  # ours: the long prompt would only slow a model of 10^5 parameters down
 INVALID = (
     "\nMy previous action is invalid. If I want to search, I should put the query between <search> and </search>. "
     "If I want to give the final answer, I should put the answer between <answer> and </answer>. Let me try again.\n"

@@ -18,7 +18,9 @@ from full_scale.retriever.server import serve
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(prog="python -m full_scale.serve_retriever", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m full_scale.serve_retriever", description="Serve a corpus at /retrieve."
+    )
     parser.add_argument("--corpus", default="factworld", help="'factworld' or a JSON-lines file (Search-R1's wiki-18)")
     parser.add_argument("--index", choices=["bm25", "dense"], default="bm25")
     parser.add_argument("--model", help="embedding model of a dense index; the paper's is intfloat/e5-base-v2")

@@ -1,3 +1,4 @@
+# pyright: reportMissingImports=false
 """A Qwen2 of about 10^5 to 10^6 parameters and a byte-level tokenizer for it, made here: no download, no GPU.
 
 The architecture is transformers' own Qwen2ForCausalLM with small numbers, so every line of the trainer, the rollout and
@@ -87,9 +88,7 @@ def load(folder: str | Path, *, dtype: str = "float32") -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     if str(folder).startswith((".", "/")) and not (Path(folder) / "config.json").is_file():
-        raise MissingDataError(
-            f"{folder} holds no model; `python -m full_scale.warmstart CONFIG.yaml` makes the tiny one"
-        )
+        raise MissingDataError(f"{folder} holds no model; `python -m full_scale.warmstart CONFIG` makes the tiny one")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     return model, tokenizer

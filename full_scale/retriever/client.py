@@ -27,7 +27,7 @@ class RetrieverClient:
     """Calls one /retrieve URL; an instance is a `Search`.
 
     `batch_size` queries share a request and `concurrency` requests are under way at a time. A refused connection, a
-    timeout and a 5xx answer are tried `retries` times again with doubling pauses; a 4xx answer is our mistake and final.
+    timeout and a 5xx answer are tried `retries` times again with doubling pauses; a 4xx answer is final.
     """
 
     def __init__(

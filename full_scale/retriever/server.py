@@ -1,3 +1,4 @@
+# pyright: reportMissingImports=false
 """A retrieval server that speaks Search-R1's /retrieve: either side can be swapped for theirs.
 
     POST /retrieve  {"queries": [...], "topk": 3, "return_scores": true}

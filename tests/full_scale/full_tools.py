@@ -36,3 +36,33 @@ class CharTokenizer:
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = False) -> str:
         return "".join(">\n" if i == self.MERGED else chr(i) for i in token_ids)
+
+
+def tiny_run(folder: str, **changes: Any) -> Any:
+    """Return a configuration of cpu_tiny that takes a second: 20 trajectories, 2 updates of them, 2 rollout batches."""
+    from full_scale.config import load_config
+
+    small = {
+        "model": folder,
+        "prompts_per_rollout": 4,
+        "updates_per_rollout": 2,
+        "micro_batch": 10,
+        "rollouts": 2,
+        "save_every": 1,
+        "turn_tokens": 12,
+        "observation_tokens": 60,
+        "completion_tokens": 120,
+        "learning_rate": 1e-3,
+        "tiny_hidden": 32,
+        "tiny_vocab": 400,
+    }
+    return load_config("cpu_tiny", small | changes)
+
+
+def parity_reward(config: Any) -> Any:
+    """Return a reward function that a random model sometimes gets: 1 for an odd number of completion tokens."""
+
+    def parity(completion_ids: list[list[int]], **rest: Any) -> list[float]:
+        return [float(len(ids) % 2) for ids in completion_ids]
+
+    return parity
