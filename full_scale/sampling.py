@@ -187,7 +187,7 @@ class VLLMColocateSampler:
         for output in outputs:
             best = output.outputs[0]
             ids = list(best.token_ids)
-            logps = [step[i].logprob for step, i in zip(best.logprobs or (), ids, strict=False)]
+            logps: list[float] = [step[i].logprob for step, i in zip(best.logprobs or (), ids, strict=False)]
             turns.append(_whole(ids, logps, "vLLM"))
         return _as_many(turns, len(contexts), "vLLM")
 
