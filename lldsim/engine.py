@@ -69,6 +69,13 @@ class Run:
         kernels.advantages(self.dials, self.roll)
         return self.roll
 
+    def gradient(self, members: np.ndarray) -> np.ndarray:
+        """Return dLoss/dW (V, D) of the sampled responses `members` (M,) at the current weights (Eq. 6)."""
+        sums = np.zeros(kernels.N_METRICS)
+        members = np.asarray(members, np.int64)
+        kernels.loss_gradient(self.tables, self.dials, self.weights, self.roll, members, self._scratch, sums)
+        return self._scratch.gradient.copy()
+
     def state(self) -> dict[str, Any]:
         """Return all that a later `restore` needs to go on as if never interrupted."""
         s = self._scratch

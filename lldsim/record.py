@@ -100,8 +100,10 @@ def load(folder: Path | str) -> RunRecord:
         about = {key: about[key] for key in ("config", "config_hash", "versions", "label")}
     except (ValueError, KeyError, TypeError) as error:
         raise MissingDataError(f"{folder / 'record.json'} is cut short or no record: {error!r}") from None
-    with (folder / "record.csv").open(newline="") as file:
-        header, *rows = list(csv.reader(file)) or [[]]
+    text = (folder / "record.csv").read_text()
+    if not text.endswith("\n"):
+        raise MissingDataError(f"{folder / 'record.csv'} does not end with a line break: the file is cut short")
+    header, *rows = csv.reader(text.splitlines())
     for number, row in enumerate(rows, start=2):
         if len(row) != len(header):
             raise MissingDataError(
