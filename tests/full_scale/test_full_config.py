@@ -47,9 +47,11 @@ def test_files_load_and_split_evenly(name: str) -> None:
 def test_paper_numbers_reach_trl() -> None:
     arguments = trl_arguments(load_config("3b_base_llds"), output_dir="x", processes=4)
     wanted = {
-        "learning_rate": 1e-6, "num_generations": 5, "beta": 0.001, "epsilon": 0.2, "temperature": 1.0, "max_steps": 1000,
-        "warmup_steps": 285, "use_bias_correction_kl": False, "vllm_importance_sampling_correction": False,
-        "mask_truncated_completions": False, "loss_type": "grpo", "entropy_coef": 0.0, "vllm_gpu_memory_utilization": 0.6,
+        "learning_rate": 1e-6, "num_generations": 5, "beta": 0.001, "epsilon": 0.2, "temperature": 1.0,
+        "max_steps": 1000, "warmup_steps": 285, "use_bias_correction_kl": False,
+        "vllm_importance_sampling_correction": False,
+        "mask_truncated_completions": False, "loss_type": "grpo", "entropy_coef": 0.0,
+        "vllm_gpu_memory_utilization": 0.6,
     }  # fmt: skip
     assert {name: arguments[name] for name in wanted} == wanted
     gspo = trl_arguments(load_config("3b_instruct_gspo"), output_dir="x")

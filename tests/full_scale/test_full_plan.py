@@ -16,7 +16,9 @@ from full_scale.plan import QWEN25, Assumptions, check, hours, kv_bytes_per_toke
 from lldsim.errors import ConfigError
 
 
-@pytest.mark.parametrize(("size", "count"), [("0.5B", 494_032_768), ("1.5B", 1_543_714_304), ("3B", 3_085_938_688), ("7B", 7_615_616_512)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("size", "count"), [("0.5B", 494032768), ("1.5B", 1543714304), ("3B", 3085938688), ("7B", 7615616512)]
+)
 def test_published_parameter_counts(size: str, count: int) -> None:
     assert QWEN25[size].parameters == count
 

@@ -72,7 +72,7 @@ def test_a_stray_closing_tag_does_not_end_the_turn() -> None:
 
 
 def test_too_long_a_prompt_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="allowed are 1..2"):
+    with pytest.raises(ConfigError, match=r"allowed are 1\.\.2"):
         rollout(
             ["long"], tokenizer=TOKENIZER, sampler=Script(), search=StubSearch({}), limits=Limits(), streams=[],
             prompt_tokens=2,
