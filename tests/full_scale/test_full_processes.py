@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from full_tools import needs
 
 needs("transformers", "trl", "datasets", "accelerate", "bm25s", "countryinfo", "mendeleev")
@@ -29,18 +30,21 @@ full_scale.train.reward_function = parity_reward
 config = tiny_run(sys.argv[1], llds_coef=0.5, even_minibatches=True, micro_batch=5)
 full_scale.train.train(config, sys.argv[2])
 """
-FSDP = ["--use_fsdp", "--fsdp_version", "2", "--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"]
-LAUNCH = {"one": None, "ddp": [], "fsdp2": FSDP}
+COMMON = {"num_machines": 1, "num_processes": 2, "machine_rank": 0, "use_cpu": True, "mixed_precision": "no"}
+FSDP = {"fsdp_version": 2, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "fsdp_state_dict_type": "FULL_STATE_DICT"}
+LAUNCH = {
+    "ddp": COMMON | {"distributed_type": "MULTI_CPU"},
+    "fsdp2": COMMON | {"distributed_type": "FSDP", "fsdp_config": FSDP},
+}
 
 
 def run(kind: str, folder: Path, out: Path, script: Path) -> list[dict[str, Any]]:
     root = Path(__file__).resolve().parents[2]
-    extra = LAUNCH[kind]
     command = [sys.executable]
-    if extra is not None:
-        options = ["--cpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"]
-        port = ["--main_process_port", "0", "--dynamo_backend", "no", "--num_cpu_threads_per_process", "1"]
-        command += ["-m", "accelerate.commands.launch", *options, *port, *extra]
+    if kind in LAUNCH:
+        settings = out.with_suffix(".yaml")
+        settings.write_text(yaml.safe_dump(LAUNCH[kind] | {"compute_environment": "LOCAL_MACHINE"}))
+        command += ["-m", "accelerate.commands.launch", "--config_file", str(settings), "--main_process_port", "0"]
     paths = os.pathsep.join([str(root), str(Path(__file__).parent)])
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
