@@ -38,17 +38,22 @@ class WorldConfig:
     invalid_threshold: int = 7  # an action with at least this many off-canon body tokens is invalid
     search_noise: float = 0.4  # probability that a search returns a bad document
     invalid_ends_episode: bool = False  # True: wrong responses are not longer than right ones
+    hops: int = 1  # good searches it takes to see the answer; the documents before that read as bad ones
+    near_miss: float = 0.0  # probability that a good document names a wrong answer
+    shared_first_action: bool = False  # True: a group writes its first action once, so right and wrong share it
     # How alike hidden states are; all at 0 is the null twin.
     position_similarity: float = 0.9  # share of a body token's hidden state that is common to all queries and turns
     anisotropy: float = 0.2  # share of that common part that is one direction for all positions
     feedback_similarity: float = 0.3  # share of one direction per kind of feedback, after any feedback
     garbage_similarity: tuple[float, ...] = (0.0, 0.3, 0.6, 0.85)  # pull to one garbage direction, by drift level
     decision_similarity: float = 0.2  # share of a decision's hidden state that is common to all queries
+    question_similarity: float = 0.0  # share of one direction per query in what is not common to all queries
     # The base policy: how likely each token is before training.
     canon_prob: float = 0.93  # probability of the canonical body token without drift
     recovery: tuple[float, ...] = (1.0, 0.8, 0.45, 0.1)  # factor on it, by drift level
     bad_feedback_factor: float = 0.9  # factor on it after a bad document or an error message
     p_search: float = 0.75  # decision without an answer in sight: search
+    p_search_bad: float | None = None  # the same after a bad document, the rest guesses; None = as p_search
     p_guess: float = 0.05  # and each guess
     p_search_again: float = 0.15  # decision with an answer in sight: search all the same
     p_answer: float = 0.3  # and the right answer's lead over the others
@@ -60,18 +65,28 @@ class TrainerConfig:
     """The training loop: how often, how fast, and from which sampler."""
 
     seed: int = 0  # draws the world and everything that is sampled in it
+    world_seed: int | None = None  # draws the world alone; None = seed
     updates: int = 150  # rollout batches
     updates_per_rollout: int = 10  # optimiser steps on each rollout batch [RC]; 1 makes LLDS inert
     optimizer: Literal["sgd", "adam"] = "sgd"  # [RC] adam; plain gradient flow is what Theorem 4.2 speaks of
     learning_rate: float = 25.0  # [ours]; hidden states have norm 1 and the loss is a mean, hence the size
     momentum: float = 0.0  # of sgd
+    feature_rate: float = 0.0  # learning rate of the features' map U (h = U phi), times learning_rate; 0 = fixed
     grad_clip: float = 1.0  # global norm
     std_ddof: int = 1  # [RC]; 0 = the population std of the paper's formula
     std_normalize: bool = True  # False: advantage = reward - mean (Dr.GRPO)
     advantage_eps: float = 1e-6  # [RC]
     temperature: float = 0.7  # of the sampler; the trainer's log-probabilities are at 1
+    top_k: int | None = None  # of the sampler, before top_p; None = off
     top_p: float = 1.0  # of the sampler
+    sampler_noise: float = 0.0  # sd of Gaussian noise on the sampler's logits, redrawn for every rollout batch
     staleness: int = 8  # the sampler's weights are this many rollout batches old
+    advantage: Literal["group", "gae"] = "group"  # "gae": PPO with a tabular critic, see critic.py
+    gae_lambda: float = 1.0  # [P, PPO baseline as in Search-R1]; discount 1
+    critic_states: Literal["constant", "shared", "query"] = "shared"  # what the critic tells apart
+    critic_init: float = 0.3  # its value everywhere before training
+    critic_step: float = 0.3  # share of the way to the mean target that it moves after each rollout batch
+    whiten: bool = True  # gae only: advantages of a rollout batch get mean 0 and variance 1
     allow_inert_llds: bool = False  # run LLDS with updates_per_rollout = 1, where it can do nothing
     dtype: Literal["float64", "float32"] = "float64"
 
@@ -80,13 +95,20 @@ class TrainerConfig:
 class ObjectiveConfig:
     """The loss: surrogate + KL - entropy bonus + llds_coef * LLDS (Eq. 6)."""
 
-    surrogate: Literal["grpo", "gspo"] = "grpo"  # [P 1] token ratio, or one ratio per response (2507.18071)
+    surrogate: Literal["grpo", "gspo", "cispo"] = "grpo"  # [P 1] token ratio; one per response (2507.18071); CISPO
     aggregation: Aggregation = "token-mean"  # [RC]; the paper's Eq. 1 is "seq-mean-token-mean"
     clip_eps: float = 0.2  # [P 5]
     clip_eps_high: float | None = None  # upper clip range; None = clip_eps (DAPO's clip-higher sets .28)
     dual_clip: float | None = None  # for A < 0 cap the loss at dual_clip * |A|; None = off, as in [RC]
+    cispo_cap: float = 5.0  # largest weight of a token under "cispo" [2510.13786]
     ratio_to: Literal["old", "sampler"] = "old"  # policy in the ratio's denominator
     tis_cap: float | None = None  # truncated importance weight min(pi_old / sampler, cap); None = off
+    mis_high: float | None = None  # importance weight pi_old / sampler up to here and 0 beyond; None = off
+    mis_low: float = 0.0  # and 0 below here; IcePop is .5 and 5
+    probability_weight: float = 0.0  # a: advantage times a * pi_old(token) + 1 - a (2505.12929 uses .3); 0 = off
+    nthr_beta: float | None = None  # NTHR (2505.18830): threshold factor; None = off, its study uses 1
+    nthr_eta: float = 0.0  # weight of a wrong token above the threshold
+    mask_shared_prefix: bool = False  # True: weight 0 for a wrong token whose whole prefix a right response shares
     negative_weight: float = 1.0  # A < 0 is multiplied by this; 0 = positive-only
     kl_coef: float = 0.001  # [P 5]
     kl_form: Literal["clamped", "linear", "raw"] = "clamped"  # see objectives.kl_k3
@@ -224,6 +246,20 @@ _RANGES: dict[str, tuple[float, float]] = {
     "turn_tokens": (2, 256),
     "n_features": (1, 4096),
     "n_answers": (2, 64),
+    "hops": (1, 64),
+    "world_seed": (0, 2**63 - 1),
+    "top_k": (1, 10**6),
+    "feature_rate": (0, math.inf),
+    "sampler_noise": (0, math.inf),
+    "gae_lambda": (0, 1),
+    "critic_init": (-math.inf, math.inf),
+    "critic_step": (0, 1),
+    "cispo_cap": (1e-6, math.inf),
+    "mis_high": (0, math.inf),
+    "mis_low": (0, math.inf),
+    "probability_weight": (0, 1),
+    "nthr_beta": (0, math.inf),
+    "nthr_eta": (0, 1),
     "invalid_threshold": (1, 256),
     "updates": (1, 10**6),
     "updates_per_rollout": (1, 10**4),
@@ -244,6 +280,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "base_power": (0, math.inf),
     "answer_weight": (0, math.inf),
     **dict.fromkeys(("kl_coef", "entropy_coef", "llds_coef"), (0, math.inf)),
+    **dict.fromkeys(("near_miss", "question_similarity", "p_search_bad"), (0.0, 1.0)),
     **dict.fromkeys(("search_noise", "position_similarity", "anisotropy", "feedback_similarity"), (0.0, 1.0)),
     **dict.fromkeys(("decision_similarity", "canon_prob", "bad_feedback_factor"), (0.0, 1.0)),
     **dict.fromkeys(("p_search", "p_guess", "p_search_again", "p_answer"), (0.0, 1.0)),
@@ -284,9 +321,26 @@ def _validate(config: RunConfig) -> None:
             f"updates_per_rollout={trainer.updates_per_rollout} does not divide the "
             f"{world.n_queries * world.group_size} responses of a rollout batch (n_queries * group_size)"
         )
-    if objective.ratio_to == "sampler" and objective.tis_cap is not None:
+    corrections = [
+        name
+        for name, on in (
+            ("ratio_to='sampler'", objective.ratio_to == "sampler"),
+            ("tis_cap", objective.tis_cap is not None),
+            ("mis_high", objective.mis_high is not None),
+        )
+        if on
+    ]
+    if len(corrections) > 1:
+        raise ConfigError(f"{' and '.join(corrections)} correct the same gap twice; keep one of them")
+    if world.p_search_bad is not None and world.p_search_bad > 0.95:
         raise ConfigError(
-            "ratio_to='sampler' and tis_cap correct the same gap twice; set tis_cap=None or ratio_to='old'"
+            f"p_search_bad={world.p_search_bad}: .05 goes to words and the rest to guesses; give .95 or less"
+        )
+    if objective.nthr_beta is not None and trainer.feature_rate > 0:
+        raise ConfigError("nthr_beta is exact for fixed hidden states only; set feature_rate=0")
+    if trainer.advantage == "gae" and (objective.nthr_beta is not None or objective.mask_shared_prefix):
+        raise ConfigError(
+            "nthr_beta and mask_shared_prefix read right and wrong from the group's advantage; set advantage='group'"
         )
     if objective.llds_coef > 0 and trainer.updates_per_rollout == 1 and not trainer.allow_inert_llds:
         raise ConfigError(

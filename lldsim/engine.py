@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from lldsim import kernels
+from lldsim import arm_kernels, kernels
 from lldsim.config import RunConfig
 from lldsim.draws import draw
 from lldsim.errors import NonFiniteError
 from lldsim.kernels import Dials, Memo, Rollout, Scratch, Tables
 from lldsim.record import COLUMNS, RunRecord, make_record
-from lldsim.world import SearchWorld, build_world
+from lldsim.world import SearchWorld, world_of
 
 
 class Run:
@@ -33,7 +33,7 @@ class Run:
 
     def __init__(self, config: RunConfig, *, world: SearchWorld | None = None) -> None:
         self.config = config
-        self.world = world or build_world(config.world, seed=config.trainer.seed)
+        self.world = world or world_of(config)
         self.dtype = np.dtype(config.trainer.dtype)
         self.tables = _tables(self.world, self.dtype)
         self.dials = _dials(config, self.dtype)
@@ -41,7 +41,16 @@ class Run:
         shape = (config.world.vocab_size, config.world.n_features)
         self.weights = np.zeros(shape, self.dtype)
         self._past = np.zeros((config.trainer.staleness + 1, *shape), self.dtype)  # ring of weights, by update
+        self.critic = _critic(config, self.tables)
         self.update = 0
+
+    @property
+    def policy(self) -> np.ndarray:
+        """The matrix (V, D) that meets the hidden states: the weights W, or W U where features are trained."""
+        if self.config.trainer.feature_rate == 0:
+            return self.weights
+        kernels.multiply(self.weights, self._scratch)
+        return self._scratch.product
 
     def step(self) -> dict[str, float]:
         """Sample one rollout batch, train on it, and return the update's row (names of record.COLUMNS)."""
@@ -49,6 +58,7 @@ class Run:
         described = np.empty(kernels.N_DESCRIBED)
         self.sample(draws)
         kernels.describe(self.roll, self.dials.group_size, described)
+        self.weigh()
         sums = np.zeros(kernels.N_METRICS)
         finite = kernels.update(self.tables, self.dials, self.weights, self.roll, draws.order, self._scratch, sums)
         if not finite:
@@ -63,18 +73,30 @@ class Run:
     def sample(self, draws: Any) -> Rollout:
         """Sample a rollout batch from the (stale) sampler into `self.roll` and return it; weights stay as they are."""
         ring = len(self._past)
-        self._past[self.update % ring] = self.weights
+        policy = self.policy
+        self._past[self.update % ring] = policy
         stale = self._past[max(0, self.update - ring + 1) % ring]
-        kernels.rollout(self.tables, self.dials, self.weights, stale, draws, self.roll, self._memo)
+        kernels.rollout(self.tables, self.dials, policy, stale, draws, self.roll, self._memo)
         kernels.advantages(self.dials, self.roll)
+        kernels.spread_advantages(self.roll)
         return self.roll
 
     def gradient(self, members: np.ndarray) -> np.ndarray:
         """Return dLoss/dW (V, D) of the sampled responses `members` (M,) at the current weights (Eq. 6)."""
         sums = np.zeros(kernels.N_METRICS)
         members = np.asarray(members, np.int64)
-        kernels.loss_gradient(self.tables, self.dials, self.weights, self.roll, members, self._scratch, sums)
+        kernels.loss_gradient(
+            self.tables, self.dials, self.policy, self.weights, self.roll, members, self._scratch, sums
+        )
         return self._scratch.gradient.copy()
+
+    def weigh(self) -> None:
+        """Replace group advantages by a critic's and fill the token weights, where the configuration says so."""
+        d = self.dials
+        if d.gae:
+            arm_kernels.gae_advantages(d, self.critic, self.roll)
+        if d.tis or d.mis or d.nthr or d.mask_shared_prefix or d.probability_weight > 0:
+            arm_kernels.token_weights(d, self.tables, self.policy, self.roll)
 
     def state(self) -> dict[str, Any]:
         """Return all that a later `restore` needs to go on as if never interrupted."""
@@ -86,13 +108,18 @@ class Run:
             "first": s.first.copy(),
             "second": s.second.copy(),
             "steps": s.steps.copy(),
+            "features": s.features.copy(),
+            "feature_first": s.feature_first.copy(),
+            "feature_second": s.feature_second.copy(),
+            "critic": self.critic.copy(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a `state` of a run with the same configuration."""
         self.update = state["update"]
         self.weights[:], self._past[:] = state["weights"], state["past"]
-        for name in ("first", "second", "steps"):
+        self.critic[:] = state["critic"]
+        for name in ("first", "second", "steps", "features", "feature_first", "feature_second"):
             getattr(self._scratch, name)[:] = state[name]
 
     def _row(self, described: np.ndarray, sums: np.ndarray) -> dict[str, float]:
@@ -183,17 +210,27 @@ def _dials(config: RunConfig, dtype: np.dtype) -> Dials:
         invalid_threshold=w.invalid_threshold,
         search_noise=w.search_noise,
         invalid_ends_episode=w.invalid_ends_episode,
+        hops=w.hops,
+        near_miss=w.near_miss,
         inverse_temperature=real(1 / t.temperature),
+        top_k=w.vocab_size if t.top_k is None else t.top_k,
         top_p=float(t.top_p),
+        sampler_noise=float(t.sampler_noise),
         updates_per_rollout=t.updates_per_rollout,
         adam=t.optimizer == "adam",
         learning_rate=real(t.learning_rate),
         momentum=real(t.momentum),
+        feature_rate=real(t.feature_rate * t.learning_rate),
         grad_clip=real(t.grad_clip),
         std_ddof=t.std_ddof,
         std_normalize=t.std_normalize,
         advantage_eps=float(t.advantage_eps),
-        surrogate=("grpo", "gspo").index(o.surrogate),
+        gae=t.advantage == "gae",
+        gae_lambda=float(t.gae_lambda),
+        critic_states=("constant", "shared", "query").index(t.critic_states),
+        critic_step=float(t.critic_step),
+        whiten=t.whiten,
+        surrogate=("grpo", "gspo", "cispo").index(o.surrogate),
         aggregation=("token-mean", "seq-mean-token-mean", "seq-mean-token-sum").index(o.aggregation),
         clip_low=float(o.clip_eps),
         clip_high=float(o.clip_eps if o.clip_eps_high is None else o.clip_eps_high),
@@ -201,6 +238,15 @@ def _dials(config: RunConfig, dtype: np.dtype) -> Dials:
         ratio_to_sampler=o.ratio_to == "sampler",
         tis=o.tis_cap is not None,
         tis_cap=math.inf if o.tis_cap is None else float(o.tis_cap),
+        mis=o.mis_high is not None,
+        mis_low=float(o.mis_low),
+        mis_high=math.inf if o.mis_high is None else float(o.mis_high),
+        cispo_cap=float(o.cispo_cap),
+        probability_weight=float(o.probability_weight),
+        nthr=o.nthr_beta is not None,
+        nthr_beta=0.0 if o.nthr_beta is None else float(o.nthr_beta),
+        nthr_eta=float(o.nthr_eta),
+        mask_shared_prefix=o.mask_shared_prefix,
         negative_weight=float(o.negative_weight),
         kl_coef=float(o.kl_coef),
         kl_form=("clamped", "linear", "raw").index(o.kl_form),
@@ -230,7 +276,7 @@ def _buffers(config: RunConfig, tables: Tables, dtype: np.dtype) -> tuple[Rollou
     per_token = [reals(b, turns, k) for _ in range(4)]
     roll = Rollout(
         ints(b, turns, k), ints(b, turns, k), ints(b, turns), ints(b), np.zeros(b), np.zeros(b), ints(b), ints(b),
-        ints(b), *per_token,
+        ints(b), *per_token, token_advantage=np.zeros((b, turns, k)), token_weight=np.ones((b, turns, k)),
     )  # fmt: skip
     contexts = (turns, k, n_feedback, levels)
     memo = Memo(
@@ -239,5 +285,13 @@ def _buffers(config: RunConfig, tables: Tables, dtype: np.dtype) -> tuple[Rollou
     scratch = Scratch(
         ints(n), ints(n), ints(n), reals(n, d), reals(n, v), reals(n, v), reals(n), reals(n), reals(n), reals(n),
         reals(v, d), reals(v, d), reals(v, d), ints(1),
+        np.eye(d, dtype=dtype), reals(v, d), reals(d, d), reals(d, d), reals(d, d),
     )  # fmt: skip
     return roll, memo, scratch
+
+
+def _critic(config: RunConfig, tables: Tables) -> np.ndarray:
+    n_queries, turns, _, n_feedback = tables.feature_row.shape
+    states = {"constant": (1, 1, 1, 1, 1), "shared": (1, turns, n_feedback, tables.base_row.shape[2], 2)}
+    shape = states.get(config.trainer.critic_states, (n_queries, *states["shared"][1:]))
+    return np.full(shape, config.trainer.critic_init)

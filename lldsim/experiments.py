@@ -17,10 +17,9 @@ from lldsim.diagnostics.collapse import collapse_step, kept_share, smooth, surge
 from lldsim.diagnostics.phases import falls_while_reward_holds, find_phases
 from lldsim.diagnostics.statistics import collapse_rate, median_step, paired_delay
 from lldsim.diagnostics.thresholds import DEFAULT
-from lldsim.record import RunRecord
+from lldsim.record import Arms, RunRecord
 from lldsim.sweep import DEFAULT_CACHE, run_all
 
-Arms = dict[str, list[RunRecord]]
 LAMBDAS = (0.0, 0.01, 0.03, 0.1, 0.2)
 
 

@@ -8,10 +8,13 @@ shared, and with whom; at 0 all contexts have independent random directions, the
     decision  h = nz( sqrt(rho_d) d_f + sqrt(1-rho_d) s_qf )
     drift     h <- nz( sqrt(1-g_l) h + sqrt(g_l) garbage )       at drift level l
 
+    s         = nz( sqrt(kappa) v_q + sqrt(1-kappa) s )          where kappa > 0
+
 with q query, t turn, k position, f feedback; rho `position_similarity`, o `feedback_similarity` (0 before any
-feedback), rho_d `decision_similarity`, g `garbage_similarity`; s, r, u, f, d, garbage random unit vectors, and nz
-normalises.
-What this file does not do: train features (they are inputs here), or know what a token means.
+feedback), rho_d `decision_similarity`, g `garbage_similarity`, kappa `question_similarity`; s, r, u, f, d, v, garbage
+random unit vectors, and nz normalises.
+What this file does not do: train features (they are inputs here; `feature_rate` puts a trained map U before them), or
+know what a token means.
 """
 
 from __future__ import annotations
@@ -56,11 +59,16 @@ def build_hidden(config: WorldConfig, n_feedback: int, rng: np.random.Generator)
     position = normalize(np.sqrt(aniso) * common + np.sqrt(1 - aniso) * unit(n_body))
     feedback, decision = unit(n_feedback), unit(n_feedback)
     body = unit(config.n_queries, config.max_turns, n_body, n_feedback)
+    own_decision = unit(config.n_queries, n_feedback)
+    if config.question_similarity > 0:  # drawn last, so that the other directions stay what they are without it
+        kappa, query = config.question_similarity, unit(config.n_queries)
+        body = normalize(np.sqrt(kappa) * query[:, None, None, None] + np.sqrt(1 - kappa) * body)
+        own_decision = normalize(np.sqrt(kappa) * query[:, None] + np.sqrt(1 - kappa) * own_decision)
     body = normalize(np.sqrt(rho) * position[:, None] + np.sqrt(1 - rho) * body)
     shift = np.where(np.arange(n_feedback) > 0, ood, 0.0)[:, None]
     body = normalize(np.sqrt(1 - shift) * body + np.sqrt(shift) * feedback)
     rho_d = config.decision_similarity
-    decide = normalize(np.sqrt(rho_d) * decision + np.sqrt(1 - rho_d) * unit(config.n_queries, n_feedback))
+    decide = normalize(np.sqrt(rho_d) * decision + np.sqrt(1 - rho_d) * own_decision)
     plain = np.concatenate([body.reshape(-1, d), decide.reshape(-1, d)])
 
     g = np.asarray(config.garbage_similarity)

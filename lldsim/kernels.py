@@ -23,7 +23,7 @@ from lldsim.world import BAD, GOOD, INVALID, NONE, SEARCH
 # Reassociation and fused multiply-add let sums vectorise; NaN and infinity keep their meaning.
 _jit = njit(cache=True, fastmath={"contract", "reassoc", "nsz"}, error_model="numpy")
 
-GRPO, GSPO = 0, 1
+GRPO, GSPO, CISPO = 0, 1, 2
 TOKEN_MEAN, SEQ_MEAN_TOKEN_MEAN, SEQ_MEAN_TOKEN_SUM = 0, 1, 2
 CLAMPED, LINEAR, RAW = 0, 1, 2
 GATE_TOKEN, GATE_RESPONSE, GATE_ACTION = 0, 1, 2
@@ -51,16 +51,26 @@ class Dials(NamedTuple):
     invalid_threshold: int
     search_noise: float
     invalid_ends_episode: bool
+    hops: int
+    near_miss: float
     inverse_temperature: float
+    top_k: int
     top_p: float
+    sampler_noise: float
     updates_per_rollout: int
     adam: bool
     learning_rate: float
     momentum: float
+    feature_rate: float  # of U, already times learning_rate; 0 = fixed features
     grad_clip: float
     std_ddof: int
     std_normalize: bool
     advantage_eps: float
+    gae: bool
+    gae_lambda: float
+    critic_states: int
+    critic_step: float
+    whiten: bool
     surrogate: int
     aggregation: int
     clip_low: float
@@ -69,6 +79,15 @@ class Dials(NamedTuple):
     ratio_to_sampler: bool
     tis_cap: float  # inf with tis off
     tis: bool
+    mis: bool
+    mis_low: float
+    mis_high: float
+    cispo_cap: float
+    probability_weight: float
+    nthr: bool
+    nthr_beta: float
+    nthr_eta: float
+    mask_shared_prefix: bool
     negative_weight: float
     kl_coef: float
     kl_form: int
@@ -88,7 +107,7 @@ class Rollout(NamedTuple):
     feedback: np.ndarray  # (B, turns) what the action follows
     turns: np.ndarray  # (B,)
     reward: np.ndarray  # (B,)
-    advantage: np.ndarray  # (B,)
+    advantage: np.ndarray  # (B,) of the group
     searches: np.ndarray  # (B,) valid ones
     invalid: np.ndarray  # (B,) actions
     answered: np.ndarray  # (B,) 1 if the last action answers
@@ -96,6 +115,8 @@ class Rollout(NamedTuple):
     ref_logps: np.ndarray  # (B, turns, K)
     sampler_logps: np.ndarray  # (B, turns, K)
     entropy: np.ndarray  # (B, turns, K)
+    token_advantage: np.ndarray  # (B, turns, K) the group's, or a critic's (arm_kernels.py)
+    token_weight: np.ndarray  # (B, turns, K) in the surrogate, 1 by default
 
 
 class Memo(NamedTuple):
@@ -127,6 +148,11 @@ class Scratch(NamedTuple):
     first: np.ndarray  # (V, D) momentum, or Adam's first moment
     second: np.ndarray  # (V, D) Adam's second moment
     steps: np.ndarray  # (1,) optimiser steps taken
+    features: np.ndarray  # (D, D) U of trainable features, the identity otherwise
+    product: np.ndarray  # (V, D) W U
+    feature_gradient: np.ndarray  # (D, D)
+    feature_first: np.ndarray  # (D, D) moments of U
+    feature_second: np.ndarray  # (D, D)
 
 
 @_jit
@@ -145,6 +171,38 @@ def logits(out, base, weights, hidden):
         for d in range(hidden.shape[0]):
             total += weights[v, d] * hidden[d]
         out[v] = total
+
+
+@_jit
+def logits_of_two(out, other_out, base, weights, other_weights, hidden):
+    """Write base + W h for two weight matrices, which share each load of h."""
+    for v in range(out.shape[0]):
+        total, other = base[v], base[v]
+        for d in range(hidden.shape[0]):
+            total += weights[v, d] * hidden[d]
+            other += other_weights[v, d] * hidden[d]
+        out[v], other_out[v] = total, other
+
+
+@_jit
+def add_logits(out, weights, hidden, n):
+    """Add W h to the first `n` rows of `out`, four rows at a time, which share each load of W."""
+    n_vocab, n_features = weights.shape
+    whole = n - n % 4
+    for i in range(0, whole, 4):
+        for v in range(n_vocab):
+            a, b, c, e = out[i, v], out[i + 1, v], out[i + 2, v], out[i + 3, v]
+            for d in range(n_features):
+                w = weights[v, d]
+                a += w * hidden[i, d]
+                b += w * hidden[i + 1, d]
+                c += w * hidden[i + 2, d]
+                e += w * hidden[i + 3, d]
+            out[i, v], out[i + 1, v], out[i + 2, v], out[i + 3, v] = a, b, c, e
+    for i in range(whole, n):
+        for v in range(n_vocab):
+            for d in range(n_features):
+                out[i, v] += weights[v, d] * hidden[i, d]
 
 
 @njit(fastmath={"contract", "reassoc", "nsz"}, inline="always")
@@ -188,11 +246,15 @@ def log_softmax(x, probs):
 
 
 @_jit
-def keep_top_p(logps, probs, top_p):
-    """Restrict a distribution to its smallest set of tokens with mass >= top_p, renormalised, in place."""
+def keep_top(logps, probs, top_k, top_p):
+    """Restrict a distribution to its top_k tokens, and those to their smallest set with mass >= top_p, in place."""
     order = np.argsort(-probs, kind="mergesort")  # stable: ties go to the lower token
+    most = min(top_k, order.shape[0])
+    limit = top_p if top_p < 1 else np.inf
+    if most < order.shape[0]:
+        limit *= probs[order[:most]].sum()
     mass, kept = 0.0, 0
-    while kept < order.shape[0] and mass < top_p:
+    while kept < most and mass < limit:
         mass += probs[order[kept]]
         kept += 1
     for i in range(order.shape[0]):
@@ -206,19 +268,21 @@ def keep_top_p(logps, probs, top_p):
 
 
 @_jit
-def visit(memo, tables, dials, weights, sampler_weights, q, t, k, f, level, n_slots):
+def visit(memo, tables, dials, weights, sampler_weights, noise, q, t, k, f, level, n_slots):
     """Compute both policies in one context and store them in the next free slot of the memo."""
     hidden_state(memo.hidden, tables, tables.feature_row[q, t, k, f], level)
     base = tables.base_logps[tables.base_row[k, f, level]]
     logps, cdf, sampler_logps = memo.logps[n_slots], memo.cdf[n_slots], memo.sampler_logps[n_slots]
-    logits(logps, base, weights, memo.hidden)
+    logits_of_two(logps, sampler_logps, base, weights, sampler_weights, memo.hidden)
     memo.entropy[n_slots] = log_softmax(logps, cdf)
-    logits(sampler_logps, base, sampler_weights, memo.hidden)
+    if dials.sampler_noise > 0:
+        for v in range(sampler_logps.shape[0]):
+            sampler_logps[v] += dials.sampler_noise * noise[q, t, k, v]
     for v in range(sampler_logps.shape[0]):
         sampler_logps[v] *= dials.inverse_temperature
     log_softmax(sampler_logps, cdf)
-    if dials.top_p < 1:
-        keep_top_p(sampler_logps, cdf, dials.top_p)
+    if dials.top_p < 1 or dials.top_k < cdf.shape[0]:
+        keep_top(sampler_logps, cdf, dials.top_k, dials.top_p)
     for v in range(1, cdf.shape[0]):
         cdf[v] += cdf[v - 1]
     memo.owner[t, k, f, level] = q
@@ -239,6 +303,16 @@ def inverse_cdf(cdf, u):
 
 
 @_jit
+def named_answer(dials, answer, document):
+    """Return the answer that a good document names; see world.named_answer."""
+    cut = 1 - dials.near_miss * (1 - dials.search_noise)
+    if document < cut:
+        return answer
+    wrong = int(1 + (document - cut) / max(1 - cut, 1e-300) * (dials.n_answers - 1))
+    return (answer - 1 + min(max(wrong, 1), dials.n_answers - 1)) % dials.n_answers + 1
+
+
+@_jit
 def rollout(tables, dials, weights, sampler_weights, draws, out, memo):
     """Sample one rollout batch: every query's group, action by action, token by token."""
     n_queries, max_turns, n_positions, _ = tables.feature_row.shape
@@ -247,7 +321,7 @@ def rollout(tables, dials, weights, sampler_weights, draws, out, memo):
     for q in range(n_queries):
         n_slots = 0
         for b in range(q * dials.group_size, (q + 1) * dials.group_size):
-            f, level, t, done = NONE, 0, 0, False
+            f, level, t, done, found = NONE, 0, 0, False, 0
             out.reward[b], out.searches[b], out.invalid[b], out.answered[b] = 0, 0, 0, 0
             while t < max_turns and not done:
                 out.feedback[b, t] = f
@@ -255,7 +329,7 @@ def rollout(tables, dials, weights, sampler_weights, draws, out, memo):
                 decision = 0
                 for k in range(n_positions):
                     if memo.owner[t, k, f, level] != q:
-                        visit(memo, tables, dials, weights, sampler_weights, q, t, k, f, level, n_slots)
+                        visit(memo, tables, dials, weights, sampler_weights, draws.noise, q, t, k, f, level, n_slots)
                         n_slots += 1
                     slot = memo.slot[t, k, f, level]
                     y = inverse_cdf(memo.cdf[slot], draws.token[b, t, k])
@@ -277,7 +351,11 @@ def rollout(tables, dials, weights, sampler_weights, draws, out, memo):
                     f, done = INVALID, dials.invalid_ends_episode
                 elif decision == SEARCH:
                     out.searches[b] += 1
-                    f = BAD if draws.document[b, t] < dials.search_noise else GOOD + draws.answer[q]
+                    found += draws.document[b, t] >= dials.search_noise
+                    if draws.document[b, t] < dials.search_noise or found < dials.hops:
+                        f = BAD
+                    else:
+                        f = GOOD + named_answer(dials, draws.answer[q], draws.document[b, t])
                     level = 0
                 else:
                     out.answered[b] = 1
@@ -305,6 +383,14 @@ def advantages(dials, out):
 
 
 @_jit
+def spread_advantages(out):
+    """Give every token its response's group advantage and weight 1."""
+    for b in range(out.turns.shape[0]):
+        out.token_advantage[b] = out.advantage[b]
+        out.token_weight[b] = 1.0
+
+
+@_jit
 def gather(tables, weights, roll, members, s):
     """Lay the action tokens of the responses `members` end to end and run the policy on them; return their number."""
     n = 0
@@ -316,10 +402,14 @@ def gather(tables, weights, roll, members, s):
                 level = roll.level[b, t, k]
                 s.response[n], s.turn[n], s.position[n] = b, t, k
                 hidden_state(s.hidden[n], tables, tables.feature_row[q, t, k, f], level)
-                logits(s.logps_all[n], tables.base_logps[tables.base_row[k, f, level]], weights, s.hidden[n])
-                s.entropy[n] = log_softmax(s.logps_all[n], s.probs[n])
-                s.logps[n] = s.logps_all[n, roll.tokens[b, t, k]]
+                base = tables.base_row[k, f, level]
+                for v in range(weights.shape[0]):
+                    s.logps_all[n, v] = tables.base_logps[base, v]
                 n += 1
+    add_logits(s.logps_all, weights, s.hidden, n)
+    for i in range(n):
+        s.entropy[i] = log_softmax(s.logps_all[i], s.probs[i])
+        s.logps[i] = s.logps_all[i, roll.tokens[s.response[i], s.turn[i], s.position[i]]]
     return n
 
 
@@ -338,7 +428,7 @@ def aggregation_weights(dials, roll, members, n, s):
 
 @_jit
 def surrogate_gradient(dials, roll, n, s, metrics):
-    """Write dLoss/dlogp of the clipped surrogate (Eq. 1), per token ratio or one ratio per response (GSPO)."""
+    """Write dLoss/dlogp of the surrogate: ratio per token (Eq. 1), per response (GSPO), or a capped weight (CISPO)."""
     i, units, n_clipped = 0, 0, 0
     while i < n:
         b, stop = s.response[i], i + 1
@@ -352,17 +442,21 @@ def surrogate_gradient(dials, roll, n, s, metrics):
             gap += s.logps[j] - denominator
         ratio = np.exp(gap / (stop - i))
         metrics[RATIO_MAX] = max(metrics[RATIO_MAX], ratio)
-        a = roll.advantage[b]
-        if a < 0:
-            a *= dials.negative_weight
-        clipped = (a > 0 and ratio > 1 + dials.clip_high) or (a < 0 and ratio < 1 - dials.clip_low)
-        stopped = clipped or (a < 0 and ratio > dials.dual_clip)
+        clipped = False
         for j in range(i, stop):
-            importance = 1.0
-            if dials.tis:
-                t, k = s.turn[j], s.position[j]
-                importance = min(np.exp(roll.old_logps[b, t, k] - roll.sampler_logps[b, t, k]), dials.tis_cap)
-            s.coefficient[j] = 0.0 if stopped else -a * ratio * s.weight[j] * importance
+            t, k = s.turn[j], s.position[j]
+            a = roll.token_advantage[b, t, k]
+            if a < 0:
+                a *= dials.negative_weight
+            used = ratio
+            if dials.surrogate == CISPO:
+                outside = ratio > dials.cispo_cap
+                stopped, used = False, min(ratio, dials.cispo_cap)
+            else:
+                outside = (a > 0 and ratio > 1 + dials.clip_high) or (a < 0 and ratio < 1 - dials.clip_low)
+                stopped = outside or (a < 0 and ratio > dials.dual_clip)
+            clipped = clipped or outside
+            s.coefficient[j] = 0.0 if stopped else -a * used * s.weight[j] * roll.token_weight[b, t, k]
         units += 1
         n_clipped += clipped
         i = stop
@@ -391,7 +485,7 @@ def llds_gradient(dials, weight_of_answer, roll, n, s, metrics):
     """Add llds_coef * d LLDS/dlogp (Eqs. 4, 5, 9, 10): -w/N on each fallen token of an open unit with A >= 0."""
     preserved = 0
     for i in range(n):
-        preserved += roll.advantage[s.response[i]] >= 0
+        preserved += roll.token_advantage[s.response[i], s.turn[i], s.position[i]] >= 0
     normalizer = n if dials.normalize_all else preserved
     i, units, n_open = 0, 0, 0
     while i < n:
@@ -399,15 +493,17 @@ def llds_gradient(dials, weight_of_answer, roll, n, s, metrics):
         if dials.gate != GATE_TOKEN:
             while stop < n and s.response[stop] == b and (s.turn[stop] == t or dials.gate == GATE_RESPONSE):
                 stop += 1
-        if roll.advantage[b] >= 0:
-            total = 0.0
-            for j in range(i, stop):
+        total, members = 0.0, 0
+        for j in range(i, stop):
+            if roll.token_advantage[b, s.turn[j], s.position[j]] >= 0:
                 total += roll.old_logps[b, s.turn[j], s.position[j]] - s.logps[j]
+                members += 1
+        if members > 0:
             units += 1
             n_open += total > 0
             for j in range(i, stop):
                 drop = roll.old_logps[b, s.turn[j], s.position[j]] - s.logps[j]
-                if total > 0 and drop > 0:
+                if total > 0 and drop > 0 and roll.token_advantage[b, s.turn[j], s.position[j]] >= 0:
                     is_answer = roll.answered[b] == 1 and s.turn[j] == roll.turns[b] - 1
                     w = weight_of_answer if is_answer else 1.0
                     metrics[LLDS] += w * drop / normalizer
@@ -449,23 +545,67 @@ def backward(dials, roll, n, s):
 
 
 @_jit
+def chain(weights, s):
+    """Turn dLoss/d(W U) in `s.gradient` into dLoss/dW there and dLoss/dU beside it, and return their joint norm."""
+    n_vocab, n_features = weights.shape
+    s.feature_gradient[:] = 0
+    for v in range(n_vocab):
+        for c in range(n_features):
+            for d in range(n_features):
+                s.feature_gradient[c, d] += weights[v, c] * s.gradient[v, d]
+    square = 0.0
+    for v in range(n_vocab):
+        row = s.gradient[v].copy()
+        for c in range(n_features):
+            total = row[0] * s.features[c, 0]
+            for d in range(1, n_features):
+                total += row[d] * s.features[c, d]
+            s.gradient[v, c] = total
+            square += total * total
+    for c in range(n_features):
+        for d in range(n_features):
+            square += s.feature_gradient[c, d] ** 2
+    return np.sqrt(square)
+
+
+@_jit
+def multiply(weights, s):
+    """Write the product W U, the matrix that meets the hidden states."""
+    s.product[:] = 0
+    for v in range(weights.shape[0]):
+        for c in range(weights.shape[1]):
+            for d in range(weights.shape[1]):
+                s.product[v, d] += weights[v, c] * s.features[c, d]
+
+
+@_jit
+def step_matrix(dials, rate, values, gradient, first, second, scale, steps):
+    """Take one SGD (with momentum) or Adam step on one matrix in place."""
+    correct1, correct2 = 1 - 0.9**steps, 1 - 0.999**steps
+    for v in range(values.shape[0]):
+        for d in range(values.shape[1]):
+            g = gradient[v, d] * scale
+            if dials.adam:
+                first[v, d] = 0.9 * first[v, d] + 0.1 * g
+                second[v, d] = 0.999 * second[v, d] + 0.001 * g * g
+                values[v, d] -= rate * (first[v, d] / correct1) / (np.sqrt(second[v, d] / correct2) + 1e-8)
+            else:
+                first[v, d] = dials.momentum * first[v, d] + g
+                values[v, d] -= rate * first[v, d]
+
+
+@_jit
 def optimizer_step(dials, weights, norm, s):
-    """Clip the gradient to norm grad_clip and take one SGD (with momentum) or Adam step in place."""
+    """Clip the gradient to norm grad_clip and take one step on W, and on U where features are trained."""
     s.steps[0] += 1
     scale = min(1.0, dials.grad_clip / (norm + 1e-6))
-    correct1, correct2 = 1 - 0.9 ** s.steps[0], 1 - 0.999 ** s.steps[0]
-    for v in range(weights.shape[0]):
-        for d in range(weights.shape[1]):
-            g = s.gradient[v, d] * scale
-            if dials.adam:
-                s.first[v, d] = 0.9 * s.first[v, d] + 0.1 * g
-                s.second[v, d] = 0.999 * s.second[v, d] + 0.001 * g * g
-                weights[v, d] -= (
-                    dials.learning_rate * (s.first[v, d] / correct1) / (np.sqrt(s.second[v, d] / correct2) + 1e-8)
-                )
-            else:
-                s.first[v, d] = dials.momentum * s.first[v, d] + g
-                weights[v, d] -= dials.learning_rate * s.first[v, d]
+    step_matrix(dials, dials.learning_rate, weights, s.gradient, s.first, s.second, scale, s.steps[0])
+    if dials.feature_rate > 0:
+        step_matrix(
+            dials, dials.feature_rate, s.features, s.feature_gradient, s.feature_first, s.feature_second, scale,
+            s.steps[0],
+        )  # fmt: skip
+        multiply(weights, s)
 
 
 # Slots of the metrics vector: sums over the update's optimiser steps, and the largest ratio.
@@ -473,14 +613,18 @@ GRAD_NORM, RATIO_MAX, CLIP_FRACTION, KL, LLDS, GATE_FRACTION, N_METRICS = range(
 
 
 @_jit
-def loss_gradient(tables, dials, weights, roll, members, s, metrics):
-    """Write the total loss's gradient over the responses `members` to s.gradient and return its norm."""
-    n = gather(tables, weights, roll, members, s)
+def loss_gradient(tables, dials, policy, weights, roll, members, s, metrics):
+    """Write the total loss's gradient over the responses `members` to s.gradient (and U's) and return its norm.
+
+    `policy` is the matrix that meets the hidden states: `weights` itself, or W U where features are trained.
+    """
+    n = gather(tables, policy, roll, members, s)
     aggregation_weights(dials, roll, members, n, s)
     surrogate_gradient(dials, roll, n, s, metrics)
     kl_gradient(dials, roll, n, s, metrics)
     llds_gradient(dials, answer_weight(dials, roll), roll, n, s, metrics)
-    return backward(dials, roll, n, s)
+    norm = backward(dials, roll, n, s)
+    return chain(weights, s) if dials.feature_rate > 0 else norm
 
 
 @_jit
@@ -498,9 +642,13 @@ def answer_weight(dials, roll):
 def update(tables, dials, weights, roll, order, s, metrics):
     """Take `updates_per_rollout` optimiser steps on one rollout batch; sums of the metrics are added up."""
     size = order.shape[0] // dials.updates_per_rollout
+    policy = weights
+    if dials.feature_rate > 0:
+        policy = s.product
+        multiply(weights, s)
     for m in range(dials.updates_per_rollout):
         members = order[m * size : (m + 1) * size]
-        norm = loss_gradient(tables, dials, weights, roll, members, s, metrics)
+        norm = loss_gradient(tables, dials, policy, weights, roll, members, s, metrics)
         if not np.isfinite(norm):
             return False
         optimizer_step(dials, weights, norm, s)

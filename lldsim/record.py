@@ -89,6 +89,9 @@ class RunRecord:
         (folder / "record.json").write_text(json.dumps(about, indent=1, sort_keys=True) + "\n")
 
 
+Arms = dict[str, list[RunRecord]]  # name of an arm -> its records, one per seed
+
+
 def load(folder: Path | str) -> RunRecord:
     """Read a record that `RunRecord.save` wrote; MissingDataError says which file or row is absent or cut short."""
     folder = Path(folder)

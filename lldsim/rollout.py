@@ -14,13 +14,21 @@ import torch
 from lldsim.draws import Draws
 from lldsim.policy import LinearSoftmaxPolicy, select, sharpen
 from lldsim.types import RolloutBatch
-from lldsim.world import BAD, GOOD, INVALID, NONE, SEARCH
+from lldsim.world import BAD, GOOD, INVALID, NONE, SEARCH, named_answer
 
 
 def rollout(
-    sampler: LinearSoftmaxPolicy, draws: Draws, *, group_size: int, temperature: float = 1.0, top_p: float = 1.0
+    sampler: LinearSoftmaxPolicy,
+    draws: Draws,
+    *,
+    group_size: int,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    top_k: int | None = None,
+    noise: float = 0.0,
 ) -> RolloutBatch:
-    """Sample one rollout batch with `draws`; the sampler is `sampler` at `temperature`, cut to its top-p set.
+    """Sample one rollout batch with `draws`: from `sampler`, its logits disturbed by `noise` (sd), at `temperature`,
+    cut to its top-k and top-p set.
 
     Returns tensors (B, T) with B = P * group_size and T = max_turns * (K + 1).
     """
@@ -35,6 +43,7 @@ def rollout(
     sampler_logps = np.zeros(shape)
     reward, turns = np.zeros(b), np.zeros(b, int)
     searches, invalid, answered = np.zeros(b, int), np.zeros(b, int), np.zeros(b, bool)
+    found = np.zeros(b, int)  # good documents so far
     feedback, level = np.full(b, NONE), np.zeros(b, int)
     live = np.arange(b)  # responses that still act
 
@@ -42,7 +51,10 @@ def rollout(
         off = np.zeros(b, int)
         for k in range(n_positions):
             here = world.context(query[live], t, k, feedback[live], level[live])
-            logps = sharpen(sampler.logps_all(torch.from_numpy(here)), temperature=temperature, top_p=top_p)
+            logps = sampler.logps_all(torch.from_numpy(here))
+            if noise > 0:
+                logps = logps + noise * torch.from_numpy(draws.noise[query[live], t, k])
+            logps = sharpen(logps, temperature=temperature, top_p=top_p, top_k=top_k)
             chosen = inverse_cdf(logps.exp().numpy(), draws.token[live, t, k])
             context[live, t, k], tokens[live, t, k] = here, chosen
             sampler_logps[live, t, k] = select(logps, torch.from_numpy(chosen)).numpy()
@@ -59,8 +71,10 @@ def rollout(
         invalid[bad_form] += 1
         feedback[bad_form] = INVALID
         searches[search] += 1
-        found = draws.document[search, t] >= config.search_noise
-        feedback[search] = np.where(found, GOOD + answer[search], BAD)
+        good = draws.document[search, t] >= config.search_noise
+        found[search] += good
+        named = named_answer(config, answer[search], draws.document[search, t])
+        feedback[search] = np.where(good & (found[search] >= config.hops), GOOD + named, BAD)
         level[search] = 0
         answered[final] = True
         reward[final] = decision[final] == answer[final]

@@ -24,7 +24,7 @@ from lldsim.errors import ConfigError, MissingDataError, suggest
 from lldsim.record import RunRecord, load, versions
 
 DEFAULT_CACHE = Path("build/cache")
-_SOURCES = ("config", "draws", "features", "world", "k3", "kernels", "engine", "record")
+_SOURCES = ("config", "draws", "features", "world", "k3", "kernels", "arm_kernels", "engine", "record")
 
 
 def run_all(

@@ -15,26 +15,30 @@ import torch
 
 from lldsim.advantages import group_advantages
 from lldsim.config import RunConfig
+from lldsim.critic import TabularCritic
 from lldsim.draws import draw
-from lldsim.objectives import total_loss
+from lldsim.objectives import nthr_weights, shared_prefix_weights, total_loss
 from lldsim.policy import LinearSoftmaxPolicy, select, token_entropy
 from lldsim.record import COLUMNS, RunRecord, make_record
 from lldsim.rollout import rollout
 from lldsim.types import RolloutBatch
-from lldsim.world import INVALID, SearchWorld, build_world
+from lldsim.world import INVALID, SearchWorld, world_of
 
 
 def train(config: RunConfig) -> RunRecord:
     """Train one policy by GRPO (+ LLDS) in one world and return its record (`record.COLUMNS`)."""
     trainer = config.trainer
-    policy = LinearSoftmaxPolicy(build_world(config.world, seed=trainer.seed))
-    policy.weights.requires_grad_()
-    optimizer = make_optimizer(config, policy.weights)
+    policy = LinearSoftmaxPolicy(world_of(config))
+    if trainer.feature_rate > 0:
+        policy.features = torch.eye(config.world.n_features, dtype=torch.float64)
+    parameters = [p.requires_grad_() for p in (policy.weights, policy.features) if p is not None]
+    optimizer = make_optimizer(config, parameters)
+    critic = TabularCritic(policy.world, trainer) if trainer.advantage == "gae" else None
     past: deque[torch.Tensor] = deque(maxlen=trainer.staleness + 1)
     rows = []
     for update in range(trainer.updates):
         draws = draw(config, update)
-        past.append(policy.weights.detach().clone())
+        past.append(policy.product().detach().clone())
         sampler = LinearSoftmaxPolicy(policy.world, past[0])
         batch = rollout(
             sampler,
@@ -42,23 +46,30 @@ def train(config: RunConfig) -> RunRecord:
             group_size=config.world.group_size,
             temperature=trainer.temperature,
             top_p=trainer.top_p,
+            top_k=trainer.top_k,
+            noise=trainer.sampler_noise,
         )
-        advantages = group_advantages(
-            batch.rewards,
-            batch.group,
-            std_ddof=trainer.std_ddof,
-            eps=trainer.advantage_eps,
-            std_normalize=trainer.std_normalize,
+        advantages = (
+            critic.advantages(batch)
+            if critic
+            else group_advantages(
+                batch.rewards,
+                batch.group,
+                std_ddof=trainer.std_ddof,
+                eps=trainer.advantage_eps,
+                std_normalize=trainer.std_normalize,
+            )
         )
         minibatches = torch.from_numpy(draws.order).chunk(trainer.updates_per_rollout)
         old_logps, entropy = old_policy(policy, batch, minibatches)
+        token_weights = batch_weights(policy, batch, advantages, config)
         row = describe(batch, old_logps, entropy, policy.world) | {"update": update}
         parts = []
         for members in minibatches:
             optimizer.zero_grad()
-            loss, metrics = minibatch_loss(policy, batch, members, old_logps, advantages, config)
+            loss, metrics = minibatch_loss(policy, batch, members, old_logps, advantages, config, token_weights)
             loss.backward()
-            norm = torch.nn.utils.clip_grad_norm_([policy.weights], trainer.grad_clip)
+            norm = torch.nn.utils.clip_grad_norm_(parameters, trainer.grad_clip)
             optimizer.step()
             parts.append({name: value.item() for name, value in metrics.items()} | {"grad_norm": norm.item()})
         rows.append(row | summarise(parts))
@@ -90,6 +101,7 @@ def minibatch_loss(
     old_logps: torch.Tensor,
     advantages: torch.Tensor,
     config: RunConfig,
+    token_weights: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Return the total loss (Eq. 6) of the responses `members` (M,) under the current policy, and its metrics."""
     context, tokens = batch.context[members], batch.tokens[members]
@@ -106,15 +118,44 @@ def minibatch_loss(
         answer_mask=batch.answer_mask[members],
         action_id=batch.action_id[members],
         mean_valid_searches=batch.valid_searches.double().mean().item(),
+        token_weights=None if token_weights is None else token_weights[members],
     )
     return loss, metrics
 
 
-def make_optimizer(config: RunConfig, weights: torch.Tensor) -> torch.optim.Optimizer:
-    """Return the optimiser that the configuration names, with PyTorch's defaults for Adam."""
-    if config.trainer.optimizer == "adam":
-        return torch.optim.Adam([weights], lr=config.trainer.learning_rate)
-    return torch.optim.SGD([weights], lr=config.trainer.learning_rate, momentum=config.trainer.momentum)
+def batch_weights(
+    policy: LinearSoftmaxPolicy, batch: RolloutBatch, advantages: torch.Tensor, config: RunConfig
+) -> torch.Tensor | None:
+    """Return the token weights (B, T) of arms that compare the responses of a group; None where there are none."""
+    objective, weights = config.objective, None
+    if objective.mask_shared_prefix:
+        ids = batch.context * config.world.vocab_size + batch.tokens  # a context knows the feedback before it
+        weights = shared_prefix_weights(ids, batch.action_mask, advantages, batch.group)
+    if objective.nthr_beta is not None:
+        flat = batch.context.clamp(min=0).flatten().numpy()
+        hidden = torch.from_numpy(policy.world.hidden(flat)).reshape(*batch.context.shape, -1)
+        nthr = nthr_weights(
+            policy.logps_all(batch.context).detach().exp(),
+            batch.tokens,
+            hidden,
+            advantages,
+            batch.group,
+            batch.action_mask,
+            beta=objective.nthr_beta,
+            eta=objective.nthr_eta,
+        )
+        weights = nthr if weights is None else weights * nthr
+    return weights
+
+
+def make_optimizer(config: RunConfig, parameters: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
+    """Return the configured optimiser of W and, where features are trained, U; PyTorch's defaults for Adam."""
+    trainer = config.trainer
+    rates = (trainer.learning_rate, trainer.feature_rate * trainer.learning_rate)
+    groups = [{"params": [p], "lr": rate} for p, rate in zip(parameters, rates, strict=False)]
+    if trainer.optimizer == "adam":
+        return torch.optim.Adam(groups)
+    return torch.optim.SGD(groups, lr=trainer.learning_rate, momentum=trainer.momentum)
 
 
 def describe(

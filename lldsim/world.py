@@ -3,7 +3,8 @@
 A response is a sequence of actions ("turns") of `turn_tokens` tokens: body tokens, one canonical word per position,
 then one decision. Decision 0 searches, 1..n_answers answers. An action with too many off-canon words, or whose decision
 is neither, is invalid and gets an error message. A search returns a document that names the hidden answer, or a bad
-one. An answer ends the episode with reward 1 if it is the hidden one; running out of turns ends it with reward 0.
+one; with `hops` > 1 the first good documents read as bad ones too, and with `near_miss` a good one may name a wrong
+answer. An answer ends the episode with reward 1 if it is the hidden one; running out of turns ends it with reward 0.
 
 A context is (query, turn, position, feedback, drift). Feedback: NONE, BAD document, INVALID message, or GOOD + z for a
 document that names answer z. Drift counts recent off-canon words (+1 off, -1 on canon); it survives an invalid action
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lldsim.config import WorldConfig
+from lldsim.config import RunConfig, WorldConfig
 from lldsim.draws import world_generator
 from lldsim.features import HiddenTable, build_hidden
 
@@ -61,6 +62,12 @@ class SearchWorld:
         return self.base_logps[self.base_row[k, f, level]]
 
 
+def world_of(config: RunConfig) -> SearchWorld:
+    """Build the world that a run takes place in: drawn by `world_seed`, or by `seed` where that is None."""
+    trainer = config.trainer
+    return build_world(config.world, seed=trainer.seed if trainer.world_seed is None else trainer.world_seed)
+
+
 def build_world(config: WorldConfig, *, seed: int) -> SearchWorld:
     """Draw the world of `seed`: canonical words, hidden states, base policy.
 
@@ -95,6 +102,17 @@ def build_world(config: WorldConfig, *, seed: int) -> SearchWorld:
     return SearchWorld(config, canon, feature_row, base_row, base_logps, hidden_table)
 
 
+def named_answer(config: WorldConfig, answer: np.ndarray, document: np.ndarray) -> np.ndarray:
+    """Return the answer (N,) that a good document names: the hidden one, or a near miss, uniform over the others.
+
+    `document` (N,) is the search's uniform draw, at or above `search_noise`; its upper end decides the near misses.
+    """
+    cut = 1 - config.near_miss * (1 - config.search_noise)
+    wrong = 1 + (document - cut) / max(1 - cut, 1e-300) * (config.n_answers - 1)
+    shift = np.where(document >= cut, np.clip(wrong, 1, config.n_answers - 1).astype(np.int64), 0)
+    return (answer - 1 + shift) % config.n_answers + 1
+
+
 def body_probabilities(config: WorldConfig, canon: int, feedback: int, level: int) -> np.ndarray:
     """Return the base probabilities (V,) of a body token: the canonical word, and all others alike."""
     p = config.canon_prob * config.recovery[level] * (config.bad_feedback_factor if feedback in (BAD, INVALID) else 1.0)
@@ -111,6 +129,9 @@ def decision_probabilities(config: WorldConfig, feedback: int, level: int) -> np
         out[SEARCH] = config.p_search_again
         out[1 : z + 1] = (1 - _SPREAD - config.p_search_again - config.p_answer) / z
         out[feedback - GOOD] += config.p_answer
+    elif feedback == BAD and config.p_search_bad is not None:
+        out[SEARCH] = config.p_search_bad
+        out[1 : z + 1] = (1 - _SPREAD - config.p_search_bad) / z
     else:
         out[SEARCH] = config.p_search
         out[1 : z + 1] = config.p_guess

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import get_args
 
 import pytest
 
@@ -52,20 +53,26 @@ def test_inert_llds_is_allowed_only_on_request():
     assert config.trainer.updates_per_rollout == 1
 
 
+def another(base, spec):
+    """Return `base` with one field at some other valid value."""
+    value = getattr(getattr(base, spec.part), spec.name)
+    options = [x for hint in (spec.type, *get_args(spec.type)) for x in get_args(hint)]
+    numbers = [value + 1, value - 1, value * 2, value / 2] if isinstance(value, int | float) else []
+    tuples = [(*value[:-1], 0.05)] if isinstance(value, tuple) else []
+    for candidate in [*options, *numbers, *tuples, not value, 0.05, 2.0, 3]:
+        try:
+            changed = base.replace(**{spec.name: candidate})
+        except ConfigError:
+            continue
+        if changed != base:
+            return changed
+    raise AssertionError(f"found no other valid value for {spec.name}")
+
+
 def test_hash_depends_on_every_field_and_on_nothing_else():
-    other = {
-        int: lambda v: v + 1, float: lambda v: v * 0.9 + 0.001, bool: lambda v: not v, tuple: lambda v: (*v[:-1], 0.05)
-    }  # fmt: skip
-    choices = {"gate": "token", "normalizer": "all", "surrogate": "gspo", "aggregation": "seq-mean-token-sum"}
-    choices |= {"ratio_to": "sampler", "kl_form": "raw", "answer_weight_rule": "paper", "optimizer": "adam"}
-    choices |= {"dtype": "float32", "clip_eps_high": 0.3, "dual_clip": 3.0, "tis_cap": 2.0, "updates_per_rollout": 5}
-    choices |= {"std_ddof": 0, "group_size": 10, "n_queries": 20}
     base = RunConfig()
-    hashes = {base.config_hash()}
-    for name, spec in field_specs().items():
-        value = choices[name] if name in choices else other[type(spec.default)](spec.default)
-        hashes.add(base.replace(**{name: value}).config_hash())
-    assert len(hashes) == len(field_specs()) + 1
+    changed = [another(base, spec) for spec in field_specs().values()]
+    assert len({config.config_hash() for config in [base, *changed]}) == len(field_specs()) + 1
     assert base.config_hash() == RunConfig().replace(seed=base.trainer.seed).config_hash()
 
 

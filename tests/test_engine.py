@@ -74,6 +74,7 @@ def test_gradient_of_the_whole_loss_is_autograds(changes):
     run.weights[:] = rng.normal(0, 0.3, shape)
     draws = draw(config, 0)
     run.sample(draws)
+    run.weigh()
     policy = LinearSoftmaxPolicy(run.world, torch.from_numpy(run.weights.copy()))
     t = config.trainer
     batch = rollout(policy, draws, group_size=config.world.group_size, temperature=t.temperature, top_p=t.top_p)

@@ -1,4 +1,4 @@
-"""The clipped surrogates: GRPO's ratio per token (Eq. 1) and GSPO's ratio per response (arXiv 2507.18071).
+"""The surrogates: GRPO's ratio per token (Eq. 1), GSPO's per response (arXiv 2507.18071), CISPO's constant weight.
 
 What this file does not do: no KL, no entropy, no LLDS (see total.py), no advantages (see lldsim.advantages). Without
 `dual_clip` a wrong token whose likelihood rose has an unbounded loss, as in Eq. 1; nothing here hides that.
@@ -137,6 +137,41 @@ def sequence_surrogate(
         objective = objective * on_mask("token_weights", token_weights.detach(), mask)
     clipped_response = (was_clipped & mask).any(dim=1, keepdim=True)
     return -aggregate(objective, mask, aggregation), _ratio_metrics(log_ratio, clipped_response, lengths > 0)
+
+
+def cispo_surrogate(
+    logps: torch.Tensor,
+    old_logps: torch.Tensor,
+    advantages: torch.Tensor,
+    action_mask: torch.Tensor,
+    *,
+    cap: float = 5.0,
+    aggregation: Aggregation = "token-mean",
+    denominator_logps: torch.Tensor | None = None,
+    token_weights: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    r"""CISPO surrogate: the ratio is a capped, constant weight and every token keeps its gradient (2506.13585).
+
+        loss = - aggregate( w * sg(min(ratio, cap)) A logps ),   ratio = exp(logps - old_logps)
+
+    Default cap 5 as in arXiv 2510.13786. While logps = old_logps its gradient is that of `clipped_surrogate`; its
+    value is not. `clip_fraction` counts capped tokens. Shapes, units and errors as in `clipped_surrogate`.
+
+    >>> loss, metrics = cispo_surrogate(torch.tensor([[-1.0]]), torch.tensor([[-3.0]]), torch.ones(1), torch.ones(1, 1))
+    >>> loss.item(), metrics["clip_fraction"].item()  # a ratio of e^2 = 7.4 is capped at 5
+    (5.0, 1.0)
+    """
+    if not cap > 0:
+        raise ConfigError(f"cispo_cap={cap} must be > 0 (2510.13786: 5)")
+    mask = bool_mask(logps, action_mask)
+    below = old_logps if denominator_logps is None else denominator_logps
+    name = "old_logps" if denominator_logps is None else "denominator_logps"
+    current = on_mask("logps", logps, mask)
+    log_ratio = (current - on_mask(name, below.detach(), mask)).detach()
+    objective = log_ratio.clamp(max=math.log(cap)).exp() * token_advantages(advantages, mask) * current
+    if token_weights is not None:
+        objective = objective * on_mask("token_weights", token_weights.detach(), mask)
+    return -aggregate(objective, mask, aggregation), _ratio_metrics(log_ratio, log_ratio > math.log(cap), mask)
 
 
 def _ratio_metrics(log_ratio: torch.Tensor, was_clipped: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:

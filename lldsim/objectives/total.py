@@ -7,6 +7,8 @@ normaliser; GSPO as the released code runs it therefore needs aggregation="seq-m
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from lldsim.config import ObjectiveConfig
@@ -16,7 +18,8 @@ from lldsim.objectives.aggregate import aggregate
 from lldsim.objectives.answer_weight import answer_weight
 from lldsim.objectives.kl import kl_k3
 from lldsim.objectives.llds import llds_penalty
-from lldsim.objectives.surrogate import clipped_surrogate, sequence_surrogate
+from lldsim.objectives.reweight import masked_importance_weights, probability_weights
+from lldsim.objectives.surrogate import cispo_surrogate, clipped_surrogate, sequence_surrogate
 
 Metrics = dict[str, torch.Tensor]
 
@@ -34,14 +37,17 @@ def total_loss(
     answer_mask: torch.Tensor | None = None,
     action_id: torch.Tensor | None = None,
     mean_valid_searches: float | torch.Tensor | None = None,
+    token_weights: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, Metrics]:
     r"""Total loss of one optimiser step (Eq. 6).
 
         loss = surrogate + kl_coef * KL - entropy_coef * entropy + llds_coef * LLDS
 
     Advantages below 0 are multiplied by `negative_weight` in the surrogate only; LLDS keeps the original signs, so that
-    negative_weight = 0 does not move wrong responses into the preserving set. A term whose coefficient is 0 is left out
-    of the loss but still measured when its tensors are there, so that every arm reports the same metrics.
+    negative_weight = 0 does not move wrong responses into the preserving set. `token_weights` (B, T) multiply the
+    surrogate's tokens only; arms that look at whole groups need them (`shared_prefix_weights`, `nthr_weights`). A term
+    whose coefficient is 0 is left out of the loss but still measured when its tensors are there, so that every arm
+    reports the same metrics.
 
     Shapes: tensors (B, T), advantages (B,) or (B, T), `entropy` the policy's entropy per token in nats.
     Metrics: those of `clipped_surrogate` and `llds_penalty`, the parts `surrogate`, `kl`, `entropy`, `llds` (before
@@ -55,7 +61,7 @@ def total_loss(
     (0.05, 0.25)
     """
     mask = bool_mask(logps, action_mask)
-    loss, metrics = _surrogate(logps, old_logps, advantages, mask, config, sampler_logps)
+    loss, metrics = _surrogate(logps, old_logps, advantages, mask, config, sampler_logps, token_weights)
     metrics["surrogate"] = loss.detach()
     if config.kl_coef != 0 or ref_logps is not None:
         reference = _needed("ref_logps", ref_logps, f"kl_coef={config.kl_coef}")
@@ -85,6 +91,7 @@ def _surrogate(
     mask: torch.Tensor,
     config: ObjectiveConfig,
     sampler_logps: torch.Tensor | None,
+    token_weights: torch.Tensor | None,
 ) -> tuple[torch.Tensor, Metrics]:
     """Return the surrogate of the configuration, with the sampler's corrections and the weight of A < 0 applied."""
     if config.ratio_to not in ("old", "sampler"):
@@ -93,31 +100,51 @@ def _surrogate(
         raise ConfigError(
             "ratio_to='sampler' and tis_cap correct for the same gap twice; set tis_cap=None or ratio_to='old'"
         )
-    denominator = weights = None
+    denominator = None
     if config.ratio_to == "sampler":
         denominator = _needed("sampler_logps", sampler_logps, "ratio_to='sampler'")
-    if config.tis_cap is not None:
-        sampler = _needed("sampler_logps", sampler_logps, f"tis_cap={config.tis_cap}")
-        weights = truncated_weights(old_logps, sampler, mask, cap=config.tis_cap)
-    surrogates = {"grpo": clipped_surrogate, "gspo": sequence_surrogate}
-    if config.surrogate not in surrogates:
-        raise ConfigError(f"surrogate is {config.surrogate!r}; choose one of {sorted(surrogates)}")
-    loss, metrics = surrogates[config.surrogate](
-        logps,
-        old_logps,
-        torch.where(advantages < 0, config.negative_weight * advantages, advantages),
-        mask,
-        clip_eps=config.clip_eps,
-        clip_eps_high=config.clip_eps_high,
-        dual_clip=config.dual_clip,
-        aggregation=config.aggregation,
-        denominator_logps=denominator,
-        token_weights=weights,
-    )
+    common = {
+        "aggregation": config.aggregation,
+        "denominator_logps": denominator,
+        "token_weights": _token_weights(old_logps, mask, config, sampler_logps, token_weights),
+    }
+    signed = torch.where(advantages < 0, config.negative_weight * advantages, advantages)
+    if config.surrogate == "cispo":
+        loss, metrics = cispo_surrogate(logps, old_logps, signed, mask, cap=config.cispo_cap, **common)
+    elif config.surrogate in ("grpo", "gspo"):
+        surrogate = clipped_surrogate if config.surrogate == "grpo" else sequence_surrogate
+        clips = {"clip_eps": config.clip_eps, "clip_eps_high": config.clip_eps_high, "dual_clip": config.dual_clip}
+        loss, metrics = surrogate(logps, old_logps, signed, mask, **clips, **common)
+    else:
+        raise ConfigError(f"surrogate is {config.surrogate!r}; choose 'grpo', 'gspo' or 'cispo'")
     if sampler_logps is not None:
         gap = on_mask("old_logps", old_logps, mask) - on_mask("sampler_logps", sampler_logps, mask)
         metrics["sampler_gap"] = aggregate(gap.detach().abs(), mask, "token-mean")
     return loss, metrics
+
+
+def _token_weights(
+    old_logps: torch.Tensor,
+    mask: torch.Tensor,
+    config: ObjectiveConfig,
+    sampler_logps: torch.Tensor | None,
+    given: torch.Tensor | None,
+) -> torch.Tensor | None:
+    """Return the product of all token weights that the configuration asks for; None = all 1."""
+    factors = []
+    if config.nthr_beta is not None or config.mask_shared_prefix:
+        factors.append(_needed("token_weights", given, "nthr_beta or mask_shared_prefix"))
+    elif given is not None:
+        factors.append(given)
+    if config.tis_cap is not None:
+        sampler = _needed("sampler_logps", sampler_logps, f"tis_cap={config.tis_cap}")
+        factors.append(truncated_weights(old_logps, sampler, mask, cap=config.tis_cap))
+    if config.mis_high is not None:
+        sampler = _needed("sampler_logps", sampler_logps, f"mis_high={config.mis_high}")
+        factors.append(masked_importance_weights(old_logps, sampler, mask, low=config.mis_low, high=config.mis_high))
+    if config.probability_weight > 0:
+        factors.append(probability_weights(old_logps, mask, strength=config.probability_weight))
+    return math.prod(factors[1:], start=factors[0]) if factors else None
 
 
 def truncated_weights(

@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 from lldsim.diagnostics.collapse import collapse_step, smooth
 from lldsim.diagnostics.phases import Phase, find_phases
 from lldsim.diagnostics.thresholds import DEFAULT
-from lldsim.experiments import Arms
 from lldsim.plots import panels
 from lldsim.plots.style import PHASE_SHADE, color
+from lldsim.record import Arms
 
 _COLUMNS = ("reward", "logp_correct", "grad_norm")
 
