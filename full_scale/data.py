@@ -100,9 +100,10 @@ def _existing(data: str) -> Path:
 
 
 def _parquet(data: str) -> list[dict[str, Any]]:
+    path = _existing(data)
     import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
 
-    return parquet.read_table(_existing(data)).to_pylist()
+    return parquet.read_table(path).to_pylist()
 
 
 def _json_lines(data: str) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ from lldsim.objectives.answer_weight import AnswerWeightRule
 # A tied group's advantage is 0 up to rounding divided by TRL's 1e-4; below this it is taken as exactly 0, so that no
 # gate of the preserving set A >= 0 hangs on the sign of a rounding error. Graded groups are far above it.
 TIE = 1e-3
+REFERENCE_GAP = 0.05  # nats per token; bfloat16 noise is far below, another model's weights far above
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,8 @@ class LLDSMixin:
             batch["action_id"] = _padded([t.action_id for t in trajectories], width, -1, device)
             batch["answer_mask"] = _padded([t.answer_mask for t in trajectories], width, 0, device)
             self._measure_rollout(batch, trajectories)
+        if self.state.global_step == 0 and self.model.training:
+            check_reference(batch)
         return batch
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
@@ -196,6 +199,24 @@ class LLDSMixin:
             if count > 0:
                 self._metrics[mode][f"rollout/{name}"].append(total / count)
         self._mean_searches = (table[list(pairs).index("valid_searches")][0] / table[0][1]).item()
+
+
+def check_reference(batch: dict[str, Any]) -> None:
+    """Raise ConfigError if the reference is not the policy before the first step (mean |difference| above 0.05 nats).
+
+    It happens: with FSDP and cpu_ram_efficient_loading only the first process reads the weights, and TRL 1.16 sends
+    them to the others for the policy but not for the reference. KL is then a pull to noise, and nothing else shows it.
+    """
+    old, reference = batch.get("old_per_token_logps"), batch.get("ref_per_token_logps")
+    if old is None or reference is None:
+        return
+    mask = _action_mask(batch)
+    gap = (old - reference)[mask].abs().mean().item()
+    if gap > REFERENCE_GAP:
+        raise ConfigError(
+            f"before the first step the reference model differs from the policy by {gap:.3f} nats per token; with FSDP "
+            "set fsdp_cpu_ram_efficient_loading: false, or load the reference from the same weights"
+        )
 
 
 def rollout_statistics(

@@ -28,22 +28,34 @@ import full_scale.train
 from full_tools import parity_reward, tiny_run
 full_scale.train.reward_function = parity_reward
 config = tiny_run(sys.argv[1], llds_coef=0.5, even_minibatches=True, micro_batch=5)
-full_scale.train.train(config, sys.argv[2])
+trainer = full_scale.train.train(config, sys.argv[2])
+print("processes", trainer.accelerator.num_processes)
 """
-COMMON = {"num_machines": 1, "num_processes": 2, "machine_rank": 0, "use_cpu": True, "mixed_precision": "no"}
-FSDP = {"fsdp_version": 2, "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "fsdp_state_dict_type": "FULL_STATE_DICT"}
-LAUNCH = {
-    "ddp": COMMON | {"distributed_type": "MULTI_CPU"},
-    "fsdp2": COMMON | {"distributed_type": "FSDP", "fsdp_config": FSDP},
+FSDP2 = {
+    "compute_environment": "LOCAL_MACHINE",
+    "distributed_type": "FSDP",
+    "num_machines": 1,
+    "num_processes": 2,
+    "machine_rank": 0,
+    "use_cpu": True,
+    "mixed_precision": "no",
+    "fsdp_config": {
+        "fsdp_version": 2,
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "fsdp_state_dict_type": "FULL_STATE_DICT",
+        "fsdp_cpu_ram_efficient_loading": False,  # see trl_trainer.check_reference
+    },
 }
 
 
 def run(kind: str, folder: Path, out: Path, script: Path) -> list[dict[str, Any]]:
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable]
-    if kind in LAUNCH:
+    if kind == "ddp":
+        command += ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+    elif kind == "fsdp2":
         settings = out.with_suffix(".yaml")
-        settings.write_text(yaml.safe_dump(LAUNCH[kind] | {"compute_environment": "LOCAL_MACHINE"}))
+        settings.write_text(yaml.safe_dump(FSDP2))
         command += ["-m", "accelerate.commands.launch", "--config_file", str(settings), "--main_process_port", "0"]
     paths = os.pathsep.join([str(root), str(Path(__file__).parent)])
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
@@ -51,6 +63,7 @@ def run(kind: str, folder: Path, out: Path, script: Path) -> list[dict[str, Any]
         [*command, str(script), str(folder), str(out)], capture_output=True, text=True, env=environment, timeout=400
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    assert f"processes {1 if kind == 'one' else 2}" in done.stdout
     return [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
 
 

@@ -174,6 +174,17 @@ def test_layouts_that_cannot_work_are_refused(folder: str, tmp_path: Path) -> No
         build(LLDS(), gradient_accumulation_steps=2, steps_per_generation=3, per_device_train_batch_size=5)
 
 
+def test_a_reference_that_is_not_the_policy_is_noticed() -> None:
+    from full_scale.trl_trainer import check_reference
+
+    old = torch.full((1, 3), -2.0)
+    batch = {"completion_mask": torch.tensor([[1, 1, 0]]), "old_per_token_logps": old}
+    check_reference(batch)
+    check_reference(batch | {"ref_per_token_logps": old + torch.tensor([0.01, 0.0, 9.0])})
+    with pytest.raises(ConfigError, match=r"0\.150 nats"):
+        check_reference(batch | {"ref_per_token_logps": old + torch.tensor([0.3, 0.0, 0.0])})
+
+
 def test_rollout_statistics_by_hand() -> None:
     from full_scale.trl_trainer import rollout_statistics
 
