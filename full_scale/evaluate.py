@@ -23,7 +23,8 @@ from full_scale.protocol import Trajectory
 from full_scale.retriever.client import Search
 from full_scale.rewards import exact_match
 from full_scale.rollout import rollout
-from full_scale.sampling import Sampler, TransformersSampler, VLLMServerSampler, stream
+from full_scale.sampling import Sampler, TransformersSampler, stream
+from full_scale.sampling_vllm import VLLMServerSampler
 from full_scale.tiny import load
 from full_scale.train import invalid_text, make_search
 

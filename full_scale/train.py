@@ -22,7 +22,8 @@ from full_scale.protocol import INVALID, SHORT_INVALID
 from full_scale.retriever.client import RetrieverClient, Search
 from full_scale.rewards import exact_match
 from full_scale.rollout import rollout
-from full_scale.sampling import Sampler, TransformersSampler, VLLMColocateSampler, VLLMServerSampler, stream
+from full_scale.sampling import Sampler, TransformersSampler, stream
+from full_scale.sampling_vllm import VLLMColocateSampler, VLLMServerSampler
 from full_scale.tiny import load
 
 
@@ -127,7 +128,8 @@ def make_trainer(config: FullConfig, out: str | Path, *, search: Search | None =
     from datasets import Dataset
     from trl import GRPOConfig
 
-    from full_scale.trl_trainer import LLDS, LLDSGRPOTrainer, jsonl_callback
+    from full_scale.metrics import jsonl_callback
+    from full_scale.trl_trainer import LLDS, LLDSGRPOTrainer
 
     model, tokenizer = load(config.model)
     rows = load_rows(config.train_data, split="train", hops=config.hops)

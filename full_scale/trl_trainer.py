@@ -9,14 +9,13 @@ What this file does not do: sample (rollout.py), or write any part of a loss (ll
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from full_scale.metrics import action_mask, check_reference, padded, rollout_statistics
 from full_scale.protocol import Trajectory
 from lldsim.errors import ConfigError
 from lldsim.names import Gate, Normalizer
@@ -26,7 +25,6 @@ from lldsim.objectives.answer_weight import AnswerWeightRule
 # A tied group's advantage is 0 up to rounding divided by TRL's 1e-4; below this it is taken as exactly 0, so that no
 # gate of the preserving set A >= 0 hangs on the sign of a rounding error. Graded groups are far above it.
 TIE = 1e-3
-REFERENCE_GAP = 0.05  # nats per token; bfloat16 noise is far below, another model's weights far above
 
 
 @dataclass(frozen=True)
@@ -109,8 +107,8 @@ class LLDSMixin:
         trajectories, self.trajectories = self.trajectories, None
         if trajectories is not None:
             width, device = batch["completion_ids"].shape[1], batch["completion_ids"].device
-            batch["action_id"] = _padded([t.action_id for t in trajectories], width, -1, device)
-            batch["answer_mask"] = _padded([t.answer_mask for t in trajectories], width, 0, device)
+            batch["action_id"] = padded([t.action_id for t in trajectories], width, -1, device)
+            batch["answer_mask"] = padded([t.answer_mask for t in trajectories], width, 0, device)
             self._measure_rollout(batch, trajectories)
         if self.state.global_step == 0 and self.model.training:
             check_reference(batch)
@@ -131,7 +129,7 @@ class LLDSMixin:
         old = inputs.get("old_per_token_logps")
         if logps is None or old is None or not self.model.training:
             return loss
-        mask, advantages = _action_mask(inputs), _advantages(inputs)
+        mask, advantages = action_mask(inputs), _advantages(inputs)
         penalty, metrics = llds_penalty(
             logps if self.llds.coef > 0 else logps.detach(),
             old,
@@ -173,7 +171,7 @@ class LLDSMixin:
         update = (self._step % self.args.steps_per_generation) // accumulation
         if update not in self._window_tokens:
             members = self._buffered_inputs[update * accumulation : (update + 1) * accumulation]
-            counts = [_counted(_action_mask(m), _advantages(m), self.llds.normalizer) for m in members]
+            counts = [_counted(action_mask(m), _advantages(m), self.llds.normalizer) for m in members]
             total = self.accelerator.reduce(torch.stack(counts).sum().float(), reduction="sum")
             self._window_tokens = {update: total.clamp(min=1)}
         return self._window_tokens[update]
@@ -201,66 +199,6 @@ class LLDSMixin:
         self._mean_searches = (table[list(pairs).index("valid_searches")][0] / table[0][1]).item()
 
 
-def check_reference(batch: dict[str, Any]) -> None:
-    """Raise ConfigError if the reference is not the policy before the first step (mean |difference| above 0.05 nats).
-
-    It happens: with FSDP and cpu_ram_efficient_loading only the first process reads the weights, and TRL 1.16 sends
-    them to the others for the policy but not for the reference. KL is then a pull to noise, and nothing else shows it.
-    """
-    old, reference = batch.get("old_per_token_logps"), batch.get("ref_per_token_logps")
-    if old is None or reference is None:
-        return
-    mask = _action_mask(batch)
-    gap = (old - reference)[mask].abs().mean().item()
-    if gap > REFERENCE_GAP:
-        raise ConfigError(
-            f"before the first step the reference model differs from the policy by {gap:.3f} nats per token; with FSDP "
-            "set fsdp_cpu_ram_efficient_loading: false, or load the reference from the same weights"
-        )
-
-
-def rollout_statistics(
-    batch: dict[str, Any], trajectories: Sequence[Trajectory], rewards: Sequence[float]
-) -> dict[str, tuple[float, float]]:
-    """Return name -> (sum, count) over a rollout batch; log-probabilities are the trainer's, per action token.
-
-    Likelihood of correct responses is a mean over their own tokens: the released code divides by all action tokens, so
-    that its number falls when reward rises. Per-action values count actions from 1. `reward` comes first.
-    """
-    n = float(len(trajectories))
-    per_response = {
-        "reward": [float(r) for r in rewards],
-        "response_length": [float(sum(t.action_mask)) for t in trajectories],
-        "valid_searches": [float(t.searches) for t in trajectories],
-        "invalid_actions": [float(t.invalid_actions) for t in trajectories],
-        "valid_action_rate": [1 - t.invalid_actions / len(t.actions) for t in trajectories],
-        "truncated_turns": [float(t.truncated_turns) for t in trajectories],
-        "answered": [float(t.finish == "answer") for t in trajectories],
-    }
-    pairs = {name: (sum(values), n) for name, values in per_response.items()}
-    wrong = [t for t, r in zip(trajectories, rewards, strict=True) if not r > 0]
-    pairs["first_search_wrong"] = (float(sum(t.actions[0].kind == "search" for t in wrong)), float(len(wrong)))
-    old = batch.get("old_per_token_logps")
-    if old is None:
-        return pairs
-    mask, action = _action_mask(batch), batch["action_id"]
-    correct = torch.tensor([r > 0 for r in rewards], device=mask.device)[:, None]
-    for name, rows in (("correct", correct), ("wrong", ~correct)):
-        for suffix, where in (("", mask), ("_action1", mask & (action == 0)), ("_action2", mask & (action == 1))):
-            chosen = old[where & rows].double()
-            pairs[f"logp_{name}{suffix}"] = (chosen.sum().item(), float(chosen.numel()))
-    sampler = _padded([t.logps for t in trajectories], mask.shape[1], 0.0, mask.device)
-    gap = (sampler - old)[mask].double()
-    pairs["sampler_gap"] = (gap.sum().item(), float(gap.numel()))
-    pairs["sampler_gap_abs"] = (gap.abs().sum().item(), float(gap.numel()))
-    return pairs
-
-
-def _action_mask(inputs: dict[str, Any]) -> torch.Tensor:
-    mask = inputs["completion_mask"].bool()
-    return mask & inputs["tool_mask"].bool() if inputs.get("tool_mask") is not None else mask
-
-
 def _advantages(inputs: dict[str, Any]) -> torch.Tensor:
     advantages = inputs["advantages"]
     return torch.where(advantages.abs() < TIE, 0.0, advantages)
@@ -268,10 +206,6 @@ def _advantages(inputs: dict[str, Any]) -> torch.Tensor:
 
 def _counted(mask: torch.Tensor, advantages: torch.Tensor, normalizer: Normalizer) -> torch.Tensor:
     return (mask & (advantages >= 0)[:, None]).sum() if normalizer == "preserving" else mask.sum()
-
-
-def _padded(rows: Sequence[Sequence[float]], width: int, value: float, device: Any) -> torch.Tensor:
-    return torch.tensor([[*row, *[value] * (width - len(row))] for row in rows], device=device)
 
 
 def _deal(batch: dict[str, Any], updates: int, parts: int) -> list[dict[str, Any]]:
@@ -286,29 +220,6 @@ def _deal(batch: dict[str, Any], updates: int, parts: int) -> list[dict[str, Any
         }
         for p in range(parts)
     ]
-
-
-def jsonl_callback(path: str | Path) -> Any:
-    """Return a TrainerCallback that appends one JSON line per logged step; a resume first drops the lines beyond it."""
-    from transformers import TrainerCallback
-
-    target = Path(path)
-
-    class JSONLines(TrainerCallback):
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.is_world_process_zero:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                lines = target.read_text().splitlines() if target.exists() else []
-                kept = [line for line in lines if json.loads(line)["step"] <= state.global_step]
-                target.write_text("".join(f"{line}\n" for line in kept))
-
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-            if state.is_world_process_zero and logs and "loss" in logs:
-                plain = {k: v for k, v in logs.items() if isinstance(v, int | float) or v is None}
-                with target.open("a") as file:
-                    file.write(json.dumps({"step": state.global_step, **plain}) + "\n")
-
-    return JSONLines()
 
 
 def __getattr__(name: str) -> Any:

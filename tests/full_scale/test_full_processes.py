@@ -43,7 +43,7 @@ FSDP2 = {
         "fsdp_version": 2,
         "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "fsdp_state_dict_type": "FULL_STATE_DICT",
-        "fsdp_cpu_ram_efficient_loading": False,  # see trl_trainer.check_reference
+        "fsdp_cpu_ram_efficient_loading": False,  # see metrics.check_reference
     },
 }
 

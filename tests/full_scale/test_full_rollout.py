@@ -18,7 +18,8 @@ from full_tools import CharTokenizer, needs
 from full_scale.protocol import Limits, decode
 from full_scale.retriever.stub import StubSearch
 from full_scale.rollout import rollout
-from full_scale.sampling import SamplerError, TransformersSampler, VLLMColocateSampler, VLLMServerSampler, stream
+from full_scale.sampling import TransformersSampler, stream
+from full_scale.sampling_vllm import SamplerError, VLLMColocateSampler, VLLMServerSampler
 from lldsim.errors import ConfigError
 
 TOKENIZER = CharTokenizer()
@@ -130,7 +131,7 @@ def test_server_sampler_sends_ids_and_keeps_order(monkeypatch: pytest.MonkeyPatc
 )
 def test_server_trouble_is_a_typed_error(status: int, body: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (httpx,) = needs("httpx")
-    monkeypatch.setattr("full_scale.sampling.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("full_scale.sampling_vllm.time.sleep", lambda seconds: None)
     with pytest.raises(SamplerError, match=message):
         server(lambda request: httpx.Response(status, json=body))([[1]], [4], [stream(0, 0, 0)])
 

@@ -175,7 +175,7 @@ def test_layouts_that_cannot_work_are_refused(folder: str, tmp_path: Path) -> No
 
 
 def test_a_reference_that_is_not_the_policy_is_noticed() -> None:
-    from full_scale.trl_trainer import check_reference
+    from full_scale.metrics import check_reference
 
     old = torch.full((1, 3), -2.0)
     batch = {"completion_mask": torch.tensor([[1, 1, 0]]), "old_per_token_logps": old}
@@ -186,7 +186,7 @@ def test_a_reference_that_is_not_the_policy_is_noticed() -> None:
 
 
 def test_rollout_statistics_by_hand() -> None:
-    from full_scale.trl_trainer import rollout_statistics
+    from full_scale.metrics import rollout_statistics
 
     tokenizer = CharTokenizer()
 
