@@ -52,7 +52,7 @@ def run(kind: str, folder: Path, out: Path, script: Path) -> list[dict[str, Any]
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable]
     if kind == "ddp":
-        command += ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"]
+        command += ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     elif kind == "fsdp2":
         settings = out.with_suffix(".yaml")
         settings.write_text(yaml.safe_dump(FSDP2))
