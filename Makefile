@@ -108,7 +108,8 @@ bench: $(STAMP) ## measure speed
 # Full scale has packages of its own (transformers, trl, ...), in an environment of its own.
 FULL_VENV ?= .venv-full
 FULL_PY := $(FULL_VENV)/bin/python
-FULL_STAMP := $(FULL_VENV)/.lldsim-installed
+# Not the name of the stamp that `install` leaves in the same environment: one name, one recipe.
+FULL_STAMP := $(FULL_VENV)/.lldsim-full-installed
 FULL_OUT := build/full_scale
 
 $(FULL_STAMP): pyproject.toml constraints/cpu.txt
