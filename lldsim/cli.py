@@ -1,4 +1,4 @@
-"""The command `lldsim`: run one simulation, sweep a grid, draw figures.
+"""The command `lldsim`: run one simulation, sweep a grid, draw figures, diagnose training logs.
 
 Every configuration field is a flag (`--llds-coef`) and a YAML key (`llds_coef`); an unknown one is an error that
 suggests the nearest. What this file does not do: compute; it parses, calls, and prints. Imports stay inside functions,
@@ -24,6 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from lldsim.figures import main as figures_main
 
         return figures_main(argv[1:])
+    if argv[:1] == ["diagnose"]:  # likewise
+        return _diagnose(argv[1:])
     parser = _parser()
     try:
         known, unknown = parser.parse_known_args(argv)
@@ -59,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--out", type=Path, required=True, metavar="DIR")
     sweep.add_argument("--workers", type=int, default=1, help="single-thread processes (default 1)")
     commands.add_parser("presets", help="list the presets and what each is for")
+    commands.add_parser("diagnose", help="look for the collapse in training logs, anyone's", add_help=False)
     commands.add_parser("figures", help="regenerate figures; see `lldsim figures --help`", add_help=False)
     return parser
 
@@ -161,6 +164,13 @@ def _sweep(args: argparse.Namespace) -> int:
     collapsed = sum(row["collapse_step"] != "" for row in rows)
     print(f"{collapsed} of {len(rows)} runs collapsed -> {args.out / 'runs.csv'}")
     return 0
+
+
+def _diagnose(argv: Sequence[str]) -> int:
+    from lldsim.monitor.command import main as monitor_main
+    from lldsim.plots.monitor_report import draw_diagnosis
+
+    return monitor_main(argv, draw=draw_diagnosis)
 
 
 def _presets(args: argparse.Namespace) -> int:

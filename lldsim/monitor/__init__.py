@@ -1,0 +1,17 @@
+"""The LLD monitor: any training log in, a verdict and early, causal alarms out; and a callback for live runs.
+
+    >>> from lldsim.monitor import diagnose, read_log
+    >>> diagnose(read_log("trainer_state.json")).verdict  # doctest: +SKIP
+    'decaying'
+
+What this package does not do: simulate, or draw (lldsim.plots.monitor_report does).
+"""
+
+from __future__ import annotations
+
+from lldsim.monitor.callback import LLDMonitor
+from lldsim.monitor.diagnose import Diagnosis, diagnose, replay
+from lldsim.monitor.readers import Log, read_log
+from lldsim.monitor.rules import Alarm, Rules, Watch
+
+__all__ = ["Alarm", "Diagnosis", "LLDMonitor", "Log", "Rules", "Watch", "diagnose", "read_log", "replay"]

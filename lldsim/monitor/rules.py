@@ -1,0 +1,286 @@
+"""The alarm rules: causal, streaming, the same code for a live run and for a finished log.
+
+`Watch.add(step, row)` looks at nothing but what it has been given, so an alarm at step s uses nothing after s. The
+numbers in `Rules` were fixed on the sets TUNE and CHECK of tests/benchmarks/monitor_worlds.py and are reported on
+REPORT, which shares no seed and no cause with them. The paper's advice (section 6 of arXiv 2512.04220) is the list
+of signals.
+
+Units: log-probabilities in nats per token, time in rollout batches ("updates"; `steps_per_update` converts).
+What this file does not do: read logs, or give a verdict on a whole run (diagnose.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+from lldsim.errors import ConfigError
+
+Severity = Literal["info", "warning", "critical"]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Thresholds of all rules, in one place."""
+
+    warm_up: float = 12.0  # updates without alarms: a run's first steps move everything
+    hold: int = 2  # rows in a row on which a condition must hold ...
+    sparse: float = 3.0  # ... or one, where rows are at least this many updates apart
+    slope_window: float = 15.0  # updates
+    slope: float = -0.0097  # nats per update over that window
+    fast_window: float = 10.0
+    fast_slope: float = -0.025
+    drop: float = 0.3  # nats below the best level so far
+    fallen: float = 1.5  # no likelihood alarm unless -log-probability is this multiple of its lowest level so far
+    accelerating: float = 3.0  # -log-probability over its lowest value so far: phase III
+    entropy_surge: float = 2.2  # entropy over its lowest level so far; with the likelihood in the log only a symptom
+    entropy_rise: float = 0.1  # nats that it must have risen, too: near zero, noise alone doubles it
+    invalid_rise: float = 0.15  # invalid actions per response above their lowest level; likewise
+    ratio_spike: float = 2.0
+    grad_norm_surge: float = 10.0  # over the median so far
+    reward_fall: float = 0.8  # trailing mean of nine rows under this share of its running peak
+    released_floor: float = 0.05  # success rate under which the released metric cannot be corrected
+    rearm: int = 10  # rows without the condition after which a rule may speak again
+    min_rows: int = 4
+
+
+DEFAULT_RULES = Rules()
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """One alarm: the rule held at `step`, judged from rows up to that step."""
+
+    step: float
+    rule: str
+    value: float
+    severity: Severity
+    message: str
+
+    def as_dict(self) -> dict[str, object]:
+        """Return a JSON-ready mapping; a value that is no finite number becomes None."""
+        value = self.value if math.isfinite(self.value) else None
+        return {
+            "step": self.step,
+            "rule": self.rule,
+            "value": value,
+            "severity": self.severity,
+            "message": self.message,
+        }
+
+
+# A log-probability is NaN where no response was correct (or none wrong); these are never NaN in a sound run.
+_ALWAYS_FINITE = ("loss", "grad_norm", "kl", "entropy", "reward")
+
+
+class _Trail:
+    """One signal so far: its last rows, its extremes by median of three, its running statistics."""
+
+    def __init__(self, span: float) -> None:
+        self.rows: deque[tuple[float, float]] = deque(maxlen=2048)
+        self.span = span
+        self.level = math.nan  # median of the last three values
+        self.highest, self.lowest = -math.inf, math.inf  # of `level`
+
+    def add(self, step: float, value: float) -> None:
+        self.rows.append((step, value))
+        while len(self.rows) > 16 and self.rows[1][0] <= step - self.span:
+            self.rows.popleft()
+        last = sorted(v for _, v in islice(reversed(self.rows), 3))
+        self.level = last[len(last) // 2] if len(last) != 2 else sum(last) / 2
+        self.highest, self.lowest = max(self.highest, self.level), min(self.lowest, self.level)
+
+    def slope(self, window: float, min_rows: int) -> float:
+        """Return the least-squares slope per step over the rows of the last `window` steps, at least `min_rows`."""
+        newest = self.rows[-1][0]
+        found: list[tuple[float, float]] = []
+        for step, value in reversed(self.rows):
+            if step <= newest - window and len(found) >= min_rows:
+                break
+            found.append((step, value))
+        if len(found) < min_rows:
+            return math.nan
+        mean_x = sum(x for x, _ in found) / len(found)
+        mean_y = sum(y for _, y in found) / len(found)
+        spread = sum((x - mean_x) ** 2 for x, _ in found)
+        return sum((x - mean_x) * (y - mean_y) for x, y in found) / spread if spread > 0 else math.nan
+
+
+class Watch:
+    """All rules over one run, fed row by row in rising order of steps.
+
+    `trusted` says that `logp_correct` is the mean over correct responses' own tokens. Otherwise it may be the released
+    metric, which falls when the success rate rises; a likelihood rule must then hold for the value as logged AND for
+    the value divided by the success rate, where that is known.
+
+    >>> watch = Watch(trusted=True)
+    >>> sick = [watch.add(t, {"logp_correct": -0.1 - 0.01 * max(0, t - 20)}) for t in range(60)]
+    >>> next(alarms for alarms in sick if alarms)[0].rule
+    'likelihood-slope'
+    """
+
+    def __init__(self, rules: Rules = DEFAULT_RULES, *, steps_per_update: float = 1.0, trusted: bool = False) -> None:
+        if not (math.isfinite(steps_per_update) and steps_per_update > 0):
+            raise ConfigError(
+                f"steps_per_update={steps_per_update}: give the positive number of log steps per rollout batch"
+            )
+        self.rules, self.unit, self.trusted = rules, steps_per_update, trusted
+        self._trails: dict[str, _Trail] = {}
+        self._states: dict[str, _State] = {}
+        self._first = self._last = math.nan
+        self._hold = rules.hold
+        self._norms: list[float] = []
+        self._rewards: deque[float] = deque(maxlen=9)
+        self._reward_peak = -math.inf
+        self._jumps, self._jump_count = 0.0, 0  # of the reward from row to row: its noise
+        self._binary = True
+
+    def add(self, step: float, row: Mapping[str, float]) -> list[Alarm]:
+        """Take one row and return the alarms that begin with it. NaN or infinity in loss, gradient norm, KL, entropy
+        or reward is one."""
+        if math.isnan(self._first):
+            self._first = step
+        self._hold = 1 if step - self._last >= self.rules.sparse * self.unit else self.rules.hold
+        self._last = step
+        broken = [name for name in _ALWAYS_FINITE if not math.isfinite(row.get(name, 0.0))]
+        alarms = [alarm for name in broken if (alarm := self._nonfinite(step, name, row[name]))]
+        finite = {name: float(value) for name, value in row.items() if math.isfinite(value)}
+        for name, value in (finite | self._derived(finite)).items():
+            self._trail(name).add(step, value)
+        if step - self._first < self.rules.warm_up * self.unit:
+            return alarms
+        for rule, holds, value, severity, message in self._conditions(finite):
+            alarm = self._latch(rule, holds, step, value, severity, message)
+            if alarm:
+                alarms.append(alarm)
+        return alarms
+
+    def _trail(self, name: str) -> _Trail:
+        if name not in self._trails:
+            self._trails[name] = _Trail(2 * self.rules.slope_window * self.unit)
+        return self._trails[name]
+
+    def _derived(self, row: Mapping[str, float]) -> dict[str, float]:
+        """Return the likelihood divided by the success rate where a log may hold the released metric."""
+        self._binary &= 0 <= row.get("reward", 0.0) <= 1
+        success = row.get("success_rate", row.get("reward") if self._binary else None)
+        if success is None or success < self.rules.released_floor:
+            return {}
+        derived = {}
+        if "logp_correct_over_all" in row:
+            derived["logp_corrected"] = row["logp_correct_over_all"] / min(success, 1.0)
+        elif "logp_correct" in row and not self.trusted:
+            derived["logp_divided"] = row["logp_correct"] / min(success, 1.0)
+        return derived
+
+    def _likelihoods(self) -> list[_Trail]:
+        """Return the trails that must agree for a likelihood alarm; empty when the log holds no usable likelihood."""
+        for names in (("logp_corrected",), ("logp_correct", "logp_divided"), ("logp_all",)):
+            found = [self._trails[name] for name in names if name in self._trails]
+            if found:
+                return found
+        return []
+
+    def _conditions(self, row: Mapping[str, float]) -> list[tuple[str, bool, float, Severity, str]]:
+        rules, found = self.rules, []
+        trails = self._likelihoods() if row.keys() & {"logp_correct", "logp_correct_over_all", "logp_all"} else []
+        if trails:
+            # Of two readings the milder one decides.
+            slow = _mildest(t.slope(rules.slope_window * self.unit, rules.min_rows) * self.unit for t in trails)
+            fast = _mildest(t.slope(rules.fast_window * self.unit, rules.min_rows) * self.unit for t in trails)
+            drop = min(t.highest - t.level for t in trails)
+            ratio = min(t.level / t.highest if t.highest < 0 else math.inf for t in trails)
+            fell = ratio > rules.fallen
+            correct = row.keys() & {"logp_correct", "logp_correct_over_all"}
+            what = "likelihood of correct responses" if correct else "likelihood of all responses"
+            found += [
+                ("likelihood-slope", fell and slow < rules.slope, slow, "warning",
+                 f"{what} falls {-slow:.3f} nats per update over {rules.slope_window:g} updates"),
+                ("likelihood-fast", fell and fast < rules.fast_slope, fast, "warning",
+                 f"{what} falls {-fast:.3f} nats per update over {rules.fast_window:g} updates"),
+                ("likelihood-drop", fell and drop > rules.drop, drop, "warning",
+                 f"{what} is {drop:.2f} nats per token below its best"),
+                ("likelihood-acceleration", ratio > rules.accelerating and drop > rules.drop, ratio, "critical",
+                 f"-log-likelihood is {ratio:.1f} times its lowest"),
+            ]  # fmt: skip
+        # Without the likelihood, its symptoms are all there is.
+        symptom: Severity = "info" if self._likelihoods() else "warning"
+        if "entropy" in row and (entropy := self._trails["entropy"]).lowest > 0:
+            surge = entropy.level / entropy.lowest
+            surges = surge > rules.entropy_surge and entropy.level - entropy.lowest > rules.entropy_rise
+            found.append(("entropy-surge", surges, surge, symptom,
+                          f"entropy is {surge:.1f} times its lowest level"))  # fmt: skip
+        if "invalid_actions" in row:
+            rise = self._trails["invalid_actions"].level - self._trails["invalid_actions"].lowest
+            found.append(("invalid-actions", rise > rules.invalid_rise, rise, symptom,
+                          f"invalid actions are up by {rise:.2f} per response"))  # fmt: skip
+        if "ratio_max" in row:
+            ratio = self._trails["ratio_max"].level
+            found.append(("ratio-spike", ratio > rules.ratio_spike, ratio, "info", f"largest ratio is {ratio:.1f}"))
+        found += self._gradient(row) + self._reward(row)
+        return found
+
+    def _gradient(self, row: Mapping[str, float]) -> list[tuple[str, bool, float, Severity, str]]:
+        if "grad_norm" not in row:
+            return []
+        if len(self._norms) < 256:  # the early run is the reference; this also bounds memory
+            self._norms.append(row["grad_norm"])
+        usual = sorted(self._norms)[len(self._norms) // 2]
+        surge = self._trails["grad_norm"].level / usual if usual > 0 else 1.0
+        return [("grad-norm-surge", surge > self.rules.grad_norm_surge, surge, "info",
+                 f"gradient norm is {surge:.0f} times its usual size")]  # fmt: skip
+
+    def _reward(self, row: Mapping[str, float]) -> list[tuple[str, bool, float, Severity, str]]:
+        if "reward" not in row:
+            return []
+        if self._rewards:
+            self._jumps += abs(row["reward"] - self._rewards[-1])
+            self._jump_count += 1
+        self._rewards.append(row["reward"])
+        if len(self._rewards) < 9:
+            return []
+        mean = sum(self._rewards) / 9
+        self._reward_peak = max(self._reward_peak, mean)
+        share = mean / self._reward_peak if self._reward_peak > 0 else 1.0
+        # A mean jump of 1.13 sigma between rows, and the difference of two means of nine.
+        noise = self._jumps / self._jump_count / 1.13 * math.sqrt(2 / 9)
+        falls = share < self.rules.reward_fall and self._reward_peak - mean > 4 * noise
+        return [("reward-fall", falls, share, "critical",
+                 f"reward is at {share:.0%} of its peak")]  # fmt: skip
+
+    def _nonfinite(self, step: float, name: str, value: float) -> Alarm | None:
+        return self._latch(f"non-finite {name}", True, step, value, "critical", f"{name} is {value}", hold=1)
+
+    def _latch(
+        self, rule: str, holds: bool, step: float, value: float, severity: Severity, message: str, *, hold: int = 0
+    ) -> Alarm | None:
+        """Return an alarm on the row on which the rule has held long enough, once per episode."""
+        state = self._states.setdefault(rule, _State())
+        if not holds:
+            state.held, state.quiet = 0, state.quiet + 1
+            state.spoken &= state.quiet < self.rules.rearm
+            return None
+        state.held, state.quiet = state.held + 1, 0
+        if state.spoken or state.held < (hold or self._hold):
+            return None
+        state.spoken = True
+        return Alarm(step, rule, float(value), severity, message)
+
+
+@dataclass
+class _State:
+    """How long one rule has held or been quiet, and whether it has spoken in this episode."""
+
+    held: int = 0
+    quiet: int = 0
+    spoken: bool = False
+
+
+def _mildest(slopes: Iterable[float]) -> float:
+    """Return the largest slope; NaN (too few rows) in one of them means no alarm."""
+    values = list(slopes)
+    return math.nan if any(math.isnan(v) for v in values) else max(values)
