@@ -25,7 +25,7 @@ NOTEBOOKS = find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install which-torch figures test test-slow lab lint format bench clean always
+.PHONY: help install which-torch figures test test-slow lab lint format bench clean always full-scale-cpu full-scale-test
 
 help: ## list the commands
 	@echo "usage: make COMMAND [VARIABLE=value ...]"
@@ -104,6 +104,28 @@ format: $(STAMP) ## rewrite files in the house style and strip notebooks
 
 bench: $(STAMP) ## measure speed
 	"$(PY)" tests/benchmarks/bench.py
+
+# Full scale has packages of its own (transformers, trl, ...), in an environment of its own.
+FULL_VENV ?= .venv-full
+FULL_PY := $(FULL_VENV)/bin/python
+# Not the name of the stamp that `install` leaves in the same environment: one name, one recipe.
+FULL_STAMP := $(FULL_VENV)/.lldsim-full-installed
+FULL_OUT := build/full_scale
+
+$(FULL_STAMP): pyproject.toml constraints/cpu.txt
+	@$(MAKE) --no-print-directory install VENV="$(FULL_VENV)"
+	"$(FULL_PY)" -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints/cpu.txt \
+		-e '.[train,search,trl,assets]'
+	@touch "$(FULL_STAMP)"
+
+full-scale-cpu: $(FULL_STAMP) ## full scale's whole path on a tiny model: train, evaluate, probe, export, draw
+	"$(FULL_PY)" -m full_scale.demo --out $(FULL_OUT)
+	@"$(FULL_PY)" -c "from pathlib import Path; from lldsim.plots.panels import draw_record; from lldsim.record import load; \
+	[draw_record(load(f), f / 'record.png') for f in Path('$(FULL_OUT)').glob('*/record')]"
+	@ls $(FULL_OUT)/*/record/record.png
+
+full-scale-test: $(FULL_STAMP) ## run full scale's tests, the slow ones too; a missing package is a failure
+	LLDSIM_STRICT_OPTIONAL=1 "$(FULL_PY)" -m pytest -m "not gpu and not browser" tests/full_scale $(PYTEST_ARGS)
 
 clean: ## remove what commands left behind; keeps .venv and paper_figures
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis *.egg-info
