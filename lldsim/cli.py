@@ -24,6 +24,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         from lldsim.figures import main as figures_main
 
         return figures_main(argv[1:])
+    if argv[:1] == ["causal"]:
+        from lldsim.causal.command import main as causal_main
+
+        return causal_main(argv[1:])
     parser = _parser()
     try:
         known, unknown = parser.parse_known_args(argv)
@@ -59,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--out", type=Path, required=True, metavar="DIR")
     sweep.add_argument("--workers", type=int, default=1, help="single-thread processes (default 1)")
     commands.add_parser("presets", help="list the presets and what each is for")
+    commands.add_parser("causal", help="which ingredient makes it collapse, and what cures it", add_help=False)
     commands.add_parser("figures", help="regenerate figures; see `lldsim figures --help`", add_help=False)
     return parser
 

@@ -35,13 +35,13 @@ PROJECT = PYPROJECT["project"]
 LAYER = {
     **dict.fromkeys(["names", "errors", "k3"], 0),
     **dict.fromkeys(["types", "config"], 1),
-    **dict.fromkeys(["draws", "features", "policy", "world"], 2),
+    **dict.fromkeys(["draws", "features", "policy", "world", "dials", "arms"], 2),
     **dict.fromkeys(
         ["kernels", "arm_kernels", "critic", "rollout", "advantages", "objectives", "theory", "record", "published"], 3
     ),
     **dict.fromkeys(["engine", "trainer", "diagnostics"], 4),
     **dict.fromkeys(["sweep", "monitor"], 5),
-    **dict.fromkeys(["plots"], 6),
+    **dict.fromkeys(["plots", "causal"], 6),
     **dict.fromkeys(["figures", "explore"], 7),
     **dict.fromkeys(["cli", "__main__"], 8),
 }
