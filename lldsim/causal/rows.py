@@ -5,6 +5,7 @@ A run that did not collapse is censored at its last update. What this file does 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +97,9 @@ def median_survival(steps: Sequence[int | None], horizon: int) -> tuple[float | 
     >>> median_survival([10, 20, 30, None], 150)[0]
     20.0
     """
-    at, share, low, high = survival(steps, horizon)
+    with warnings.catch_warnings():  # SciPy says that bounds where nobody survives are undefined: NaN here
+        warnings.simplefilter("ignore", RuntimeWarning)
+        at, share, low, high = survival(steps, horizon)
 
     def crossing(curve: np.ndarray) -> float | None:
         below = np.flatnonzero(np.nan_to_num(curve, nan=1.0) <= 0.5)
