@@ -38,11 +38,11 @@ def figure_order(name: str) -> tuple[bool, str]:
 
 
 def discover_figures(root: str | Path) -> list[FigureSpec]:
-    """Return every `notebooks/figures/figNN_*.ipynb` under `root`, the hero first, then by name.
+    """Return every `notebooks/figures/figNN_*.ipynb` (the paper's) and `figxN_*` (ours), the hero first, then by name.
 
     Raises ConfigError for a notebook without a well-formed `parameters` cell or with a parameter that is not read.
     """
-    specs = [_read_notebook(path) for path in sorted(Path(root).glob("notebooks/figures/fig[0-9][0-9]_*.ipynb"))]
+    specs = [_read_notebook(path) for path in sorted(Path(root).glob("notebooks/figures/fig[0-9a-z][0-9]_*.ipynb"))]
     return sorted(specs, key=lambda spec: figure_order(spec.name))
 
 
