@@ -58,7 +58,7 @@ class Run:
         described = np.empty(kernels.N_DESCRIBED)
         self.sample(draws)
         kernels.describe(self.roll, self.dials.group_size, described)
-        self._arms()
+        self.weigh()
         sums = np.zeros(kernels.N_METRICS)
         finite = kernels.update(self.tables, self.dials, self.weights, self.roll, draws.order, self._scratch, sums)
         if not finite:
@@ -81,7 +81,16 @@ class Run:
         kernels.spread_advantages(self.roll)
         return self.roll
 
-    def _arms(self) -> None:
+    def gradient(self, members: np.ndarray) -> np.ndarray:
+        """Return dLoss/dW (V, D) of the sampled responses `members` (M,) at the current weights (Eq. 6)."""
+        sums = np.zeros(kernels.N_METRICS)
+        members = np.asarray(members, np.int64)
+        kernels.loss_gradient(
+            self.tables, self.dials, self.policy, self.weights, self.roll, members, self._scratch, sums
+        )
+        return self._scratch.gradient.copy()
+
+    def weigh(self) -> None:
         """Replace group advantages by a critic's and fill the token weights, where the configuration says so."""
         d = self.dials
         if d.gae:

@@ -446,7 +446,7 @@ def kl_gradient(dials, roll, n, s, metrics):
 
 
 @_jit
-def llds_gradient(dials, answer_weight, roll, n, s, metrics):
+def llds_gradient(dials, weight_of_answer, roll, n, s, metrics):
     """Add llds_coef * d LLDS/dlogp (Eqs. 4, 5, 9, 10): -w/N on each fallen token of an open unit with A >= 0."""
     preserved = 0
     for i in range(n):
@@ -470,7 +470,7 @@ def llds_gradient(dials, answer_weight, roll, n, s, metrics):
                 drop = roll.old_logps[b, s.turn[j], s.position[j]] - s.logps[j]
                 if total > 0 and drop > 0 and roll.token_advantage[b, s.turn[j], s.position[j]] >= 0:
                     is_answer = roll.answered[b] == 1 and s.turn[j] == roll.turns[b] - 1
-                    w = answer_weight if is_answer else 1.0
+                    w = weight_of_answer if is_answer else 1.0
                     metrics[LLDS] += w * drop / normalizer
                     s.coefficient[j] -= dials.llds_coef * w / normalizer
         i = stop
@@ -578,14 +578,34 @@ GRAD_NORM, RATIO_MAX, CLIP_FRACTION, KL, LLDS, GATE_FRACTION, N_METRICS = range(
 
 
 @_jit
-def update(tables, dials, weights, roll, order, s, metrics):
-    """Take `updates_per_rollout` optimiser steps on one rollout batch; sums of the metrics are added up."""
-    answer_weight = dials.answer_weight
+def loss_gradient(tables, dials, policy, weights, roll, members, s, metrics):
+    """Write the total loss's gradient over the responses `members` to s.gradient (and U's) and return its norm.
+
+    `policy` is the matrix that meets the hidden states: `weights` itself, or W U where features are trained.
+    """
+    n = gather(tables, policy, roll, members, s)
+    aggregation_weights(dials, roll, members, n, s)
+    surrogate_gradient(dials, roll, n, s, metrics)
+    kl_gradient(dials, roll, n, s, metrics)
+    llds_gradient(dials, answer_weight(dials, roll), roll, n, s, metrics)
+    norm = backward(dials, roll, n, s)
+    return chain(weights, s) if dials.feature_rate > 0 else norm
+
+
+@_jit
+def answer_weight(dials, roll):
+    """Return the weight of answer tokens in LLDS (Eq. 5): fixed, the paper's, or the released code's."""
     v = roll.searches.mean()
     if dials.answer_weight_rule == 1:
-        answer_weight = min(v / 2, 1.0)
-    elif dials.answer_weight_rule == 2:  # released code, with mask weight = lambda
-        answer_weight = min(max(v - 1, 0.0), 1.0)
+        return min(v / 2, 1.0)
+    if dials.answer_weight_rule == 2:  # mask weight = lambda
+        return min(max(v - 1, 0.0), 1.0)
+    return dials.answer_weight
+
+
+@_jit
+def update(tables, dials, weights, roll, order, s, metrics):
+    """Take `updates_per_rollout` optimiser steps on one rollout batch; sums of the metrics are added up."""
     size = order.shape[0] // dials.updates_per_rollout
     policy = weights
     if dials.feature_rate > 0:
@@ -593,14 +613,7 @@ def update(tables, dials, weights, roll, order, s, metrics):
         multiply(weights, s)
     for m in range(dials.updates_per_rollout):
         members = order[m * size : (m + 1) * size]
-        n = gather(tables, policy, roll, members, s)
-        aggregation_weights(dials, roll, members, n, s)
-        surrogate_gradient(dials, roll, n, s, metrics)
-        kl_gradient(dials, roll, n, s, metrics)
-        llds_gradient(dials, answer_weight, roll, n, s, metrics)
-        norm = backward(dials, roll, n, s)
-        if dials.feature_rate > 0:
-            norm = chain(weights, s)
+        norm = loss_gradient(tables, dials, policy, weights, roll, members, s, metrics)
         if not np.isfinite(norm):
             return False
         optimizer_step(dials, weights, norm, s)

@@ -89,6 +89,9 @@ class RunRecord:
         (folder / "record.json").write_text(json.dumps(about, indent=1, sort_keys=True) + "\n")
 
 
+Arms = dict[str, list[RunRecord]]  # name of an arm -> its records, one per seed
+
+
 def load(folder: Path | str) -> RunRecord:
     """Read a record that `RunRecord.save` wrote; MissingDataError says which file or row is absent or cut short."""
     folder = Path(folder)
@@ -100,8 +103,10 @@ def load(folder: Path | str) -> RunRecord:
         about = {key: about[key] for key in ("config", "config_hash", "versions", "label")}
     except (ValueError, KeyError, TypeError) as error:
         raise MissingDataError(f"{folder / 'record.json'} is cut short or no record: {error!r}") from None
-    with (folder / "record.csv").open(newline="") as file:
-        header, *rows = list(csv.reader(file)) or [[]]
+    text = (folder / "record.csv").read_text()
+    if not text.endswith("\n"):
+        raise MissingDataError(f"{folder / 'record.csv'} does not end with a line break: the file is cut short")
+    header, *rows = csv.reader(text.splitlines())
     for number, row in enumerate(rows, start=2):
         if len(row) != len(header):
             raise MissingDataError(

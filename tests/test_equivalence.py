@@ -14,6 +14,7 @@ import pytest
 
 from lldsim.arms import ARMS, arm
 from lldsim.config import RunConfig, matched_twin, preset
+from lldsim.diagnostics.collapse import collapse_step
 from lldsim.dials import DIALS, dial
 from lldsim.engine import Run, simulate
 from lldsim.errors import ConfigError
@@ -79,6 +80,14 @@ def test_two_steps_tell_the_arms_apart() -> None:
     ]
     for other in spread[1:]:
         assert np.nanmax(np.abs(other - spread[0])) > 1e-6
+
+
+def test_inert_llds_collapses_all_the_same() -> None:
+    one = preset("spiral").replace(updates_per_rollout=1, learning_rate=250.0, allow_inert_llds=True, updates=90)
+    without, inert = simulate(one), simulate(one.replace(llds_coef=0.2))
+    assert collapse_step(without["reward"]) is not None
+    for name in without.columns:
+        np.testing.assert_array_equal(inert[name], without[name], err_msg=name)
 
 
 def test_twin_has_spirals_first_rollouts() -> None:

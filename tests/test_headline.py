@@ -1,62 +1,50 @@
-"""The headline directions on three seeds, paired: what collapses, what does not, what cures it.
+"""The headline, on few seeds: GRPO collapses, LLDS cures it, and the twins without the cause do not collapse.
 
-Locked here: spiral collapses on every seed and its likelihood falls while reward still holds; LLDS .2 keeps both; the
-null twin (no similarity) and the on-policy twin (sampler = trainer, not stale) do not collapse; with one optimiser
-step per rollout LLDS is inert: the same trajectory, bit for bit, collapse included.
+Figures 2 and 8 show the same with more seeds; this is the alarm that rings when a change to the world, the engine or a
+default breaks the story.
 """
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from lldsim.config import RunConfig, matched_twin, preset
-from lldsim.diagnostics.collapse import collapse_step, kept_share
-from lldsim.diagnostics.phases import falls_while_reward_holds, find_phases
-from lldsim.engine import simulate
-from lldsim.record import RunRecord
+from lldsim.diagnostics.collapse import collapse_step, kept_share, surge
+from lldsim.diagnostics.phases import falls_while_reward_holds
+from lldsim.experiments import ablation_numbers, collapse_and_cure, lambda_ablation, run_arms
 
-SEEDS = (0, 1, 2)
-
-
-def records(config: RunConfig) -> list[RunRecord]:
-    return [simulate(config.replace(seed=seed)) for seed in SEEDS]
+SEEDS = range(4)
 
 
 @pytest.fixture(scope="module")
-def spiral() -> list[RunRecord]:
-    return records(preset("spiral"))
+def arms():
+    return run_arms(collapse_and_cure(SEEDS), cache_dir=None)
 
 
-def test_grpo_collapses_and_likelihood_falls_first(spiral: list[RunRecord]) -> None:
-    for record in spiral:
-        phases = find_phases(record)
-        assert phases.decay is not None
-        assert phases.collapsed is not None
-        assert phases.decay < phases.collapsed
+def test_grpo_loses_its_reward_after_a_fall_in_likelihood_that_reward_does_not_show(arms):
+    for record in arms["grpo"]:
+        assert collapse_step(record["reward"]) is not None
+        assert kept_share(record["reward"]) < 0.5
         assert falls_while_reward_holds(record) >= 5
-        assert kept_share(record["reward"]) < 0.2
+    assert sum(surge(record["entropy"]) >= 2 for record in arms["grpo"]) >= 3
+    assert sum(surge(record["grad_norm"]) >= 2 for record in arms["grpo"]) >= 3
 
 
-def test_llds_keeps_reward_and_likelihood(spiral: list[RunRecord]) -> None:
-    for record, fallen in zip(records(preset("spiral").replace(llds_coef=0.2)), spiral, strict=True):
+@pytest.mark.parametrize("arm", ["llds", "null", "onpolicy"])
+def test_the_cure_and_the_twins_keep_their_reward(arms, arm):
+    for record in arms[arm]:
         assert collapse_step(record["reward"]) is None
-        assert kept_share(record["reward"]) > 0.9
-        assert record["reward"][0] == fallen["reward"][0]  # paired: the same first rollouts
-        assert record["logp_correct"][-10:].mean() > record["logp_correct"][:3].mean()
+        assert kept_share(record["reward"]) >= 0.95
 
 
-@pytest.mark.parametrize("twin", ["null", "onpolicy"])
-def test_twins_do_not_collapse(twin: str) -> None:
-    config = preset("null") if twin == "null" else matched_twin(preset("spiral")).replace(staleness=0)
-    for record in records(config):
-        assert collapse_step(record["reward"]) is None
-        assert kept_share(record["reward"]) > 0.9
+def test_the_twins_start_where_grpo_starts(arms):
+    for grpo, null, onpolicy in zip(arms["grpo"], arms["null"], arms["onpolicy"], strict=True):
+        assert null["reward"][0] == grpo["reward"][0]  # same base policy, same draws: the same first rollouts
+        assert onpolicy["reward"][0] == grpo["reward"][0]
+        assert onpolicy["response_length"][0] == grpo["response_length"][0]
 
 
-def test_llds_is_inert_with_one_update_per_rollout() -> None:
-    one = preset("spiral").replace(updates_per_rollout=1, learning_rate=250.0, allow_inert_llds=True, updates=100)
-    without, with_llds = simulate(one), simulate(one.replace(llds_coef=0.2))
-    assert collapse_step(without["reward"]) is not None
-    for name in without.columns:
-        np.testing.assert_array_equal(without[name], with_llds[name], err_msg=name)
+def test_a_small_lambda_delays_and_a_larger_one_prevents():
+    numbers = ablation_numbers(run_arms(lambda_ablation(SEEDS, lambdas=(0.0, 0.03, 0.1)), cache_dir=None))
+    assert numbers["0"]["collapsed"] == len(SEEDS)
+    assert numbers["0.03"]["paired_delay"]["later"] == len(SEEDS)
+    assert numbers["0.1"]["collapsed"] == 0

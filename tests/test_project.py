@@ -41,7 +41,7 @@ LAYER = {
     ),
     **dict.fromkeys(["engine", "trainer", "diagnostics"], 4),
     **dict.fromkeys(["sweep", "monitor"], 5),
-    **dict.fromkeys(["plots", "causal"], 6),
+    **dict.fromkeys(["plots", "experiments", "causal"], 6),
     **dict.fromkeys(["figures", "explore"], 7),
     **dict.fromkeys(["cli", "__main__"], 8),
 }

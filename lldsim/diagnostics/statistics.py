@@ -6,6 +6,7 @@ A run that did not collapse is censored at its last update, never dropped.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -47,7 +48,8 @@ def survival(steps: Steps, horizon: int) -> tuple[np.ndarray, np.ndarray, np.nda
         return np.array([0.0, horizon]), np.ones(2), np.ones(2), np.ones(2)
     sample = stats.CensoredData(uncensored=times[~censored], right=times[censored])
     curve = stats.ecdf(sample).sf
-    with np.errstate(all="ignore"):
+    with warnings.catch_warnings():  # the bound has no value where the curve is 0 or 1, and SciPy says so each time
+        warnings.filterwarnings("ignore", "The confidence interval is undefined", RuntimeWarning)
         bounds = curve.confidence_interval(method="log-log")
     at = np.concatenate([[0.0], curve.quantiles, [horizon]])
 
