@@ -24,12 +24,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         from lldsim.figures import main as figures_main
 
         return figures_main(argv[1:])
-    if argv[:1] == ["causal"]:
-        from lldsim.causal.command import main as causal_main
-
-        return causal_main(argv[1:])
     parser = _parser()
     try:
+        if argv[:1] == ["causal"]:
+            from lldsim.causal.command import main as causal_main
+
+            return causal_main(argv[1:])
         known, unknown = parser.parse_known_args(argv)
         if unknown:
             raise ConfigError(f"unknown argument {unknown[0]!r}{_suggest_flag(unknown[0])}")

@@ -21,6 +21,7 @@ from lldsim.causal.command import write_csv
 from lldsim.causal.cures import TUNING_SEEDS, best_settings
 from lldsim.causal.rows import Setting, median_survival, run_row, setting_row, table
 from lldsim.causal.twins import CALIBRATION_SEEDS
+from lldsim.cli import main
 from lldsim.config import RunConfig, matched_twin, preset
 from lldsim.dials import dial
 from lldsim.errors import ConfigError
@@ -164,3 +165,51 @@ def test_csv_cells(tmp_path: Path) -> None:
     write_csv(tmp_path / "x" / "t.csv", [{"a": None, "b": float("nan"), "c": 1 / 3, "d": "kept, here"}])
     with (tmp_path / "x" / "t.csv").open() as file:
         assert list(csv.DictReader(file)) == [{"a": "", "b": "", "c": "0.3333333333", "d": "kept, here"}]
+
+
+def test_command_writes_the_table_and_refuses_unknown_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = [Setting({"name": "x", "setting": "default"}, RunConfig().replace(**SMALL, updates=12))]
+    monkeypatch.setattr("lldsim.causal.command.causal_settings", lambda: small)
+    given = ["causal", "--parts", "causal", "--seeds", "2", "--out", str(tmp_path), "--cache", str(tmp_path / "c")]
+    assert main(given) == 0
+    with (tmp_path / "causal_table.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert (row["name"], row["runs"], row["collapsed"]) == ("x", "2", "0")
+    assert "2 runs, about" in capsys.readouterr().out
+    assert main(["causal", "--parts", "cure", "--out", str(tmp_path)]) == 2
+    assert "did you mean 'cures'" in capsys.readouterr().err
+
+
+def test_picture_has_every_row_and_its_interval() -> None:
+    import matplotlib.pyplot as plt
+
+    from lldsim.plots.causal import draw_cures, draw_factorial, draw_rates
+
+    numbers = {"rate": 0.5, "rate_low": 0.3, "rate_high": 0.7, "median_step": None, "final_reward": 0.25}
+    rows = [
+        {
+            "name": "spiral",
+            "setting": "default",
+            "family": "reference",
+            "base": "spiral",
+            **numbers,
+            "median_step": 92.0,
+        },
+        {"name": "top_p", "setting": "on", "family": "sampler", "base": "twin", **numbers},
+        {"name": "kl", "setting": "null", "family": "trainer", "base": "spiral", **numbers},
+    ]
+    fig, axes = plt.subplots(1, 3)
+    draw_rates(axes[0], rows)
+    assert [t.get_text() for t in axes[0].get_yticklabels()] == ["spiral", "with top p (on twin)", "without kl"]
+    assert {"92", "0.25"} <= {t.get_text() for t in axes[0].texts}
+    intervals = [line.get_xdata() for line in axes[0].lines if len(line.get_xdata()) == 2]
+    assert [list(x) for x in intervals] == [[0.3, 0.7]] * 3
+    draw_cures(axes[1], [{"name": "nthr", "setting": kind, **numbers} for kind in ("published", "tuned")])
+    filled = [line.get_markerfacecolor() != "white" for line in axes[1].lines if line.get_marker() == "o"]
+    assert filled == [True, False]
+    draw_factorial(axes[2], [{"a": 0, "b": 1, **numbers}, {"a": 1, "b": 1, **numbers}], ["a", "b"])
+    dots = [line for line in axes[2].lines if line.get_marker() == "o" and line.get_xdata()[0] < 0]
+    assert [dot.get_markerfacecolor() != "none" for dot in dots] == [False, True, True, True]
+    plt.close(fig)

@@ -15,8 +15,10 @@ from typing import Any
 from lldsim.causal.cures import cure_rows, tune
 from lldsim.causal.rows import table
 from lldsim.causal.table import causal_settings, factorial_settings, strongest
+from lldsim.errors import ConfigError, suggest
 from lldsim.sweep import DEFAULT_CACHE
 
+PARTS = ("causal", "factorial", "cures")
 SECONDS_PER_RUN = 0.8  # 150 updates on one idle core, collapsed and healthy runs mixed
 
 
@@ -24,13 +26,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `lldsim causal` and return the exit status."""
     parser = argparse.ArgumentParser(prog="lldsim causal", description="Which ingredient makes GRPO collapse?")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the CSV files")
-    parser.add_argument("--parts", default="causal,factorial,cures", help="some of causal,factorial,cures")
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
     parser.add_argument("--seeds", type=int, default=20, help="seeds of the causal table and the cures (default 20)")
     parser.add_argument("--factorial-seeds", type=int, default=10)
     parser.add_argument("--workers", type=int, default=1, help="single-thread processes (default 1)")
     parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE, metavar="DIR")
     args = parser.parse_args(argv)
     parts = args.parts.split(",")
+    for part in parts:
+        if part not in PARTS:
+            raise ConfigError(f"--parts has {part!r}{suggest(part, PARTS)}; choose from {', '.join(PARTS)}")
     rows: list[dict[str, Any]] = []
     if "causal" in parts or "factorial" in parts:
         rows = run_part("causal table", causal_settings(), args.seeds, args)
