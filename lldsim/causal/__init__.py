@@ -1,6 +1,6 @@
 """The causal table, the factorial design and the comparison of cures: `lldsim causal`.
 
-    dials.py, arms.py -> twins (matched starts) -> rows (one per run, one per setting) -> table, cures -> CSV files
+    dials.py, arms.py -> twins (matched starts) -> rows (one per run, one per setting) -> settings, cures -> CSV files
 
 What this package does not do: draw (notebooks/figures/figc1_causal_table.ipynb does), or decide thresholds
 (diagnostics/thresholds.py).
@@ -8,7 +8,7 @@ What this package does not do: draw (notebooks/figures/figc1_causal_table.ipynb 
 
 from lldsim.causal.cures import cure_rows, tune
 from lldsim.causal.rows import Setting, run_row, setting_row, table
-from lldsim.causal.table import causal_settings, factorial_settings, strongest
+from lldsim.causal.settings import causal_settings, factorial_settings, strongest
 from lldsim.causal.twins import calibrated, first_rollouts
 
 __all__ = [

@@ -14,7 +14,7 @@ from typing import Any
 
 from lldsim.causal.cures import cure_rows, tune
 from lldsim.causal.rows import table
-from lldsim.causal.table import causal_settings, factorial_settings, strongest
+from lldsim.causal.settings import causal_settings, factorial_settings, strongest
 from lldsim.errors import ConfigError, suggest
 from lldsim.sweep import DEFAULT_CACHE
 
