@@ -26,7 +26,7 @@ from lldsim.figures import (
 )
 
 PARAMETERS = "FAST = False\nOUT = 'paper_figures'\nN_SEEDS = 3\nRATE: float = 0.5\nGATE = 'action'\nGRID = (0.1, 0.2)"
-READS = "print(FAST, OUT, N_SEEDS, RATE, GATE, GRID)"
+READS = "print(FAST, OUT, N_SEEDS, RATE, GATE, GRID)\nassert list(GRID) == [0.1, 0.2], GRID"
 # Writes what a figure must write, without the seconds that importing matplotlib takes.
 WRITES = """from pathlib import Path
 from lldsim.plots import save_numbers, save_table

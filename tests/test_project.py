@@ -40,12 +40,13 @@ LAYER = {
         ["kernels", "arm_kernels", "critic", "rollout", "advantages", "objectives", "theory", "record", "published"], 3
     ),
     **dict.fromkeys(["engine", "trainer", "diagnostics"], 4),
-    **dict.fromkeys(["sweep", "monitor"], 5),
+    **dict.fromkeys(["sweep", "monitor", "snapshot", "exercises"], 5),
     **dict.fromkeys(["plots", "experiments", "causal"], 6),
     **dict.fromkeys(["figures", "explore"], 7),
     **dict.fromkeys(["cli", "__main__"], 8),
 }
 TOY = {"draws", "features", "world", "kernels", "arm_kernels", "critic", "rollout", "engine", "trainer", "sweep"}
+TOY |= {"snapshot"}
 # Within what the layers allow, these are forbidden as well.
 FORBIDDEN = {
     "objectives": TOY | {"policy", "theory", "record", "published"},

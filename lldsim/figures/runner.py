@@ -143,7 +143,7 @@ def _execute(spec: FigureSpec, parameters: Mapping[str, Any], *, root: Path, out
         papermill.execute_notebook(
             spec.path,
             executed,
-            parameters={**parameters, "OUT": str(out)},
+            parameters={name: _listed(value) for name, value in parameters.items()} | {"OUT": str(out)},
             kernel_name="python3",
             language="python",
             cwd=root,
@@ -157,6 +157,11 @@ def _execute(spec: FigureSpec, parameters: Mapping[str, Any], *, root: Path, out
     after = _modified(spec.name, out)
     written = sorted(path for path, stamp in after.items() if before.get(path) != stamp)
     return _row(spec, parameters, seconds=seconds, written=written, out=out)
+
+
+def _listed(value: Any) -> Any:
+    # papermill writes a tuple into the notebook as the text "(0, 1)", which a notebook then reads letter by letter.
+    return [_listed(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _versions() -> dict[str, str]:

@@ -11,7 +11,7 @@ from lldsim.theory.attribution import Source, attribution_matrix, attribution_ta
 from lldsim.theory.checks import probs_from_logps
 from lldsim.theory.flow import TrainableFlow, loss_weights, trainable_flow, unembedding_sums
 from lldsim.theory.kernel import Gwhes, alpha, gwhes, hidden_gram, residual, sum_actions
-from lldsim.theory.maps import gwhes_map, pair_gwhes, zero_contour
+from lldsim.theory.maps import gwhes_map, lever_gwhes, lever_zero_contour, pair_gwhes, zero_contour
 from lldsim.theory.weights import group_weights, p_neg, p_pos, weights_from_advantages
 
 __all__ = [
@@ -25,6 +25,8 @@ __all__ = [
     "gwhes",
     "gwhes_map",
     "hidden_gram",
+    "lever_gwhes",
+    "lever_zero_contour",
     "loss_weights",
     "p_neg",
     "p_pos",

@@ -8,6 +8,9 @@ Then |r|^2 = (1-p)^2 V/(V-1), alpha = (1-p)(1-q) V/(V-1) and
 
 so G = 0 at sigma = a (1-p) / (b (1-q)). For a whole group sum A = 0 makes a = b, whatever the success rate:
 the correct token falls iff sigma (1-q) > 1-p.
+
+For any two tokens and any distributions (`lever_gwhes`) the bracket becomes b kappa sigma (1-q) - a |r|^2 with kappa of
+`conditions.lever_coefficient`; for kappa < 0 both levers act the other way and no similarity >= 0 displaces.
 What this file does not do: no sampled data and no drawing; the map is this two-context world, not a fitted one.
 """
 
@@ -82,3 +85,42 @@ def gwhes_map(
     """Return G on the grid, shape (len(similarity), len(p_wrong)); see `pair_gwhes` for symbols and errors."""
     rows = np.asarray(similarity, dtype=np.float64)[:, None]
     return pair_gwhes(rows, p_wrong, p_correct=p_correct, vocab=vocab, mass_correct=mass_correct, mass_wrong=mass_wrong)
+
+
+def lever_gwhes(
+    similarity: npt.ArrayLike,
+    p_wrong: npt.ArrayLike,
+    *,
+    kappa: float,
+    own: float,
+    mass_correct: float = 1.0,
+    mass_wrong: float = 1.0,
+) -> Floats:
+    """Return G = b kappa (1-q) sigma - a |r|^2 of a correct token under one wrong token, same or different.
+
+    `kappa` is `conditions.lever_coefficient` (dimensionless, any sign), `own` = |e_y - pi|^2 of the correct token with
+    |h| = 1; broadcast over `similarity` and `p_wrong`. Raises LldsimError for a probability outside [0, 1].
+
+    >>> float(lever_gwhes(1.0, 0.5, kappa=-0.4, own=0.1))  # a wrong token that helps
+    -0.30000000000000004
+    """
+    q = _probability("p_wrong", p_wrong)
+    return np.asarray(mass_wrong * kappa * (1.0 - q) * np.asarray(similarity) - mass_correct * own)
+
+
+def lever_zero_contour(
+    p_wrong: npt.ArrayLike, *, kappa: float, own: float, mass_correct: float = 1.0, mass_wrong: float = 1.0
+) -> Floats:
+    """Return the similarity sigma = a |r|^2 / (b kappa (1-q)) at which G of `lever_gwhes` is 0.
+
+    Positive iff kappa > 0, and then G > 0 above it; negative for kappa < 0, and then G > 0 below it. Infinite at q = 1.
+    Raises LldsimError for kappa = 0 (G never vanishes), a wrong mass that is not positive, or a bad probability.
+
+    >>> lever_zero_contour([0.0, 0.5], kappa=0.4, own=0.1).tolist()
+    [0.25, 0.5]
+    """
+    if not mass_wrong > 0.0 or kappa == 0.0:
+        raise LldsimError(f"mass_wrong = {mass_wrong}, kappa = {kappa}: without a wrong token's pull G has no zero")
+    q = _probability("p_wrong", p_wrong)
+    with np.errstate(divide="ignore"):
+        return np.divide(mass_correct * own, mass_wrong * kappa * (1.0 - q))

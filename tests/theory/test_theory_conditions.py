@@ -19,7 +19,17 @@ from torch import Tensor
 
 from lldsim.advantages import group_advantages
 from lldsim.errors import GroupError, LldsimError
-from lldsim.theory import alpha, gwhes, gwhes_map, pair_gwhes, weights_from_advantages, zero_contour
+from lldsim.theory import (
+    alpha,
+    gwhes,
+    gwhes_map,
+    lever_gwhes,
+    lever_zero_contour,
+    pair_gwhes,
+    residual,
+    weights_from_advantages,
+    zero_contour,
+)
 from lldsim.theory.conditions import (
     dominant_boundary,
     lever_coefficient,
@@ -286,3 +296,36 @@ def test_map_and_contour_are_the_kernel(generator: torch.Generator) -> None:
             pair_gwhes(0.5, 0.5, **bad)
     with pytest.raises(LldsimError, match="mass_wrong = 0"):
         zero_contour(0.5, p_correct=0.5, mass_wrong=0.0)
+
+
+def test_lever_map_is_the_kernel_for_any_two_tokens(generator: torch.Generator) -> None:
+    """Random distributions, same and different tokens: G on the grid, and its sign on both sides of the contour."""
+    signs = set()
+    for trial in range(60):
+        policy, other = torch.softmax(2.0 * torch.randn(2, 5, generator=generator, dtype=torch.float64), -1)
+        wrong = trial % 2
+        rho = with_likelihood(other, wrong, 0.0)
+        kappa = float(lever_coefficient(policy, 0, other, wrong))
+        own = float(residual(policy, torch.tensor(0)).square().sum())
+        masses = {"mass_correct": 0.5 + trial % 3, "mass_wrong": 1.5}
+
+        def kernel(similarity: float, q: float, policy=policy, rho=rho, wrong=wrong, masses=masses) -> float:
+            hidden = torch.tensor([[1.0, 0.0], [similarity, 1.0]], dtype=torch.float64)[:, None]
+            probs = torch.stack([policy, (1 - q) * rho])
+            probs[1, wrong] += q
+            weights = torch.tensor([masses["mass_correct"], -masses["mass_wrong"]], dtype=torch.float64)
+            mask = torch.ones(2, 1, dtype=torch.bool)
+            return float(gwhes(hidden, probs[:, None], torch.tensor([[0], [wrong]]), mask, weights).total[0, 0])
+
+        for q in (0.0, 0.3, 0.9):
+            for similarity in (-0.7, 0.0, 0.4, 1.0):
+                closed = float(lever_gwhes(similarity, q, kappa=kappa, own=own, **masses))
+                assert kernel(similarity, q) == pytest.approx(closed, abs=1e-13)
+            edge = float(lever_zero_contour(q, kappa=kappa, own=own, **masses))
+            assert (edge > 0) == (kappa > 0)
+            beyond = edge * 1.001  # further out from 0, where the wrong token wins
+            assert kernel(edge * 0.999, q) < 0 < kernel(beyond, q)
+        signs.add((wrong, kappa > 0))
+    assert signs == {(0, True), (1, True), (1, False)}  # the same token always hurts; another one may do either
+    with pytest.raises(LldsimError, match="kappa = 0"):
+        lever_zero_contour(0.5, kappa=0.0, own=0.1)
