@@ -59,6 +59,18 @@ def test_run_row_reads_phases_and_rewards() -> None:
     assert np.isnan(calm["entropy_after"])
 
 
+def test_a_fall_before_the_final_peak_is_seen_and_counts_as_recovered() -> None:
+    reward = np.concatenate([np.full(40, 0.8), np.full(40, 0.1), np.full(70, 0.95)])
+    row = run_row(record(reward, np.full(150, -0.2)))
+    assert row["collapse_step"] is not None
+    assert row["kept_share"] == pytest.approx(1.0)
+    assert row["lowest_share"] == pytest.approx(0.1 / 0.8)
+    assert row["recovered"]
+    assert not run_row(collapsing())["recovered"]
+    assert not run_row(healthy())["recovered"]
+    assert setting_row({}, [row, run_row(healthy())], horizon=150)["recovered"] == 1
+
+
 def test_censored_runs_count_in_rate_and_median() -> None:
     runs = [run_row(collapsing()), run_row(healthy()), run_row(healthy())]
     row = setting_row({"name": "x"}, runs, horizon=150)

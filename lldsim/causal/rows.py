@@ -21,6 +21,8 @@ from lldsim.diagnostics.thresholds import DEFAULT
 from lldsim.record import RunRecord
 from lldsim.sweep import DEFAULT_CACHE, run_all
 
+RECOVERED_SHARE = 0.9  # of the peak reward, at the end of a run that collapsed
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -33,7 +35,9 @@ class Setting:
 def run_row(record: RunRecord) -> dict[str, Any]:
     """Return the outcome of one run: reward at start, peak, lowest after it and end; likelihood by phase; surges.
 
-    `entropy_after` is the mean entropy from 10 updates after the collapse over the early mean; NaN without a collapse.
+    `kept_share` is the lowest reward after the highest, `lowest_share` after any earlier high, so that a fall before
+    the final peak shows in the second alone; `recovered` means that a collapsed run ends near its peak. `entropy_after`
+    is the mean entropy from 10 updates after the collapse over the early mean; NaN without a collapse.
     """
     reward, logp, entropy = smooth(record["reward"], DEFAULT.reward_window), record["logp_correct"], record["entropy"]
     phases = find_phases(record)
@@ -48,6 +52,8 @@ def run_row(record: RunRecord) -> dict[str, Any]:
         "min_reward": float(np.nanmin(reward[peak:])),
         "final_reward": float(reward[-1]),
         "kept_share": kept_share(record["reward"]),
+        "lowest_share": float(np.nanmin(reward / np.fmax.accumulate(reward))) if reward[0] > 0 else np.nan,
+        "recovered": step is not None and reward[-1] >= RECOVERED_SHARE * reward[peak],
         "start_logp": _mean(logp[:3]),
         "logp_stagnation": by_phase.get(Phase.STAGNATION, np.nan),
         "logp_decay": by_phase.get(Phase.DECAY, np.nan),
@@ -83,7 +89,8 @@ def setting_row(labels: dict[str, Any], runs: Sequence[dict[str, Any]], *, horiz
         "decayed": sum(run["decay_step"] is not None for run in runs),
         "accelerated": sum(run["acceleration_step"] is not None for run in runs),
     }
-    skip = {"collapse_step", "decay_step", "acceleration_step"}
+    row["recovered"] = sum(run["recovered"] for run in runs)
+    skip = {"collapse_step", "decay_step", "acceleration_step", "recovered"}
     for name in runs[0]:
         if name not in skip:
             row[name] = _median([run[name] for run in runs])
