@@ -28,6 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _diagnose(argv[1:])
     parser = _parser()
     try:
+        if argv[:1] == ["causal"]:
+            from lldsim.causal.command import main as causal_main
+
+            return causal_main(argv[1:])
         known, unknown = parser.parse_known_args(argv)
         if unknown:
             raise ConfigError(f"unknown argument {unknown[0]!r}{_suggest_flag(unknown[0])}")
@@ -62,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--workers", type=int, default=1, help="single-thread processes (default 1)")
     commands.add_parser("presets", help="list the presets and what each is for")
     commands.add_parser("diagnose", help="look for the collapse in training logs, anyone's", add_help=False)
+    commands.add_parser("causal", help="which ingredient makes it collapse, and what cures it", add_help=False)
     commands.add_parser("figures", help="regenerate figures; see `lldsim figures --help`", add_help=False)
     return parser
 

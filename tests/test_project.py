@@ -35,14 +35,14 @@ PROJECT = PYPROJECT["project"]
 LAYER = {
     **dict.fromkeys(["names", "errors", "k3"], 0),
     **dict.fromkeys(["types", "config"], 1),
-    **dict.fromkeys(["draws", "features", "policy", "world"], 2),
+    **dict.fromkeys(["draws", "features", "policy", "world", "dials", "arms"], 2),
     **dict.fromkeys(
         ["kernels", "arm_kernels", "critic", "rollout", "advantages", "objectives", "theory", "record", "published"], 3
     ),
     **dict.fromkeys(["engine", "trainer", "diagnostics", "traces"], 4),
     **dict.fromkeys(["sweep", "monitor", "snapshot", "exercises", "probe"], 5),
     **dict.fromkeys(["plots", "experiments", "mechanism", "prediction", "prediction_grid"], 6),
-    **dict.fromkeys(["paper_worlds", "trace_runs"], 6),
+    **dict.fromkeys(["paper_worlds", "trace_runs", "causal"], 6),
     **dict.fromkeys(["figures", "explore"], 7),
     **dict.fromkeys(["cli", "__main__"], 8),
 }

@@ -1,0 +1,26 @@
+"""The causal table, the factorial design and the comparison of cures: `lldsim causal`.
+
+    dials.py, arms.py -> twins (matched starts) -> rows (one per run, one per setting) -> settings, cures -> CSV files
+
+What this package does not do: draw (notebooks/figures/figc1_causal_table.ipynb does), or decide thresholds
+(diagnostics/thresholds.py).
+"""
+
+from lldsim.causal.cures import cure_rows, tune
+from lldsim.causal.rows import Setting, run_row, setting_row, table
+from lldsim.causal.settings import causal_settings, factorial_settings, strongest
+from lldsim.causal.twins import calibrated, first_rollouts
+
+__all__ = [
+    "Setting",
+    "calibrated",
+    "causal_settings",
+    "cure_rows",
+    "factorial_settings",
+    "first_rollouts",
+    "run_row",
+    "setting_row",
+    "strongest",
+    "table",
+    "tune",
+]
