@@ -45,16 +45,29 @@ def _each(name: str, *values: Any) -> tuple[dict[str, Any], ...]:
 
 
 _SEQ = {"aggregation": "seq-mean-token-mean"}
+_OWN = {"normalizer": "preserving"}  # as the equations have it; spiral has the released code's
 ARMS: tuple[Arm, ...] = (
     Arm("grpo", "2512.04220 Eq. 1, released code", {}, {}),
     Arm(
-        "llds_action", "2512.04220 Eq. 4", {"gate": "action"}, {"llds_coef": 0.2}, _each("llds_coef", 0.05, 0.5), "grpo"
+        "llds_action",
+        "2512.04220 Eq. 4",
+        {"gate": "action", **_OWN},
+        {"llds_coef": 0.2},
+        _each("llds_coef", 0.05, 0.5),
+        "grpo",
     ),
-    Arm("llds_token", "2512.04220 Eq. 9", {"gate": "token"}, {"llds_coef": 0.2}, _each("llds_coef", 0.05, 0.5), "grpo"),
+    Arm(
+        "llds_token",
+        "2512.04220 Eq. 9",
+        {"gate": "token", **_OWN},
+        {"llds_coef": 0.2},
+        _each("llds_coef", 0.05, 0.5),
+        "grpo",
+    ),
     Arm(
         "llds_response",
         "2512.04220 Eq. 10 (v1)",
-        {"gate": "response"},
+        {"gate": "response", **_OWN},
         {"llds_coef": 0.2},
         _each("llds_coef", 0.05, 0.5),
         "grpo",
@@ -70,7 +83,7 @@ ARMS: tuple[Arm, ...] = (
     Arm(
         "llds_ma",
         "2512.04220 Eq. 5",
-        {"answer_weight_rule": "paper"},
+        {"answer_weight_rule": "paper", **_OWN},
         {"llds_coef": 0.2},
         _each("llds_coef", 0.05, 0.5),
         "grpo",
