@@ -16,6 +16,7 @@ from lldsim.causal.cures import cure_rows, tune
 from lldsim.causal.rows import table
 from lldsim.causal.settings import causal_settings, factorial_settings, strongest
 from lldsim.errors import ConfigError, suggest
+from lldsim.progress import Progress
 from lldsim.sweep import DEFAULT_CACHE
 
 PARTS = ("causal", "factorial", "cures")
@@ -47,10 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             run_part(f"factorial of {', '.join(names)}", factorial_settings(names), args.factorial_seeds, args),
         )
     if "cures" in parts:
-        with _bar("tuning") as done:
+        with Progress("tuning", say=print) as done:
             tuned = tune(cache_dir=args.cache, workers=args.workers, on_done=done)
         write_csv(args.out / "tuning.csv", tuned)
-        with _bar("cures") as done:
+        with Progress("cures", say=print) as done:
             cures = cure_rows(tuned, seeds=range(args.seeds), cache_dir=args.cache, workers=args.workers, on_done=done)
         write_csv(args.out / "cures.csv", cures)
     return 0
@@ -60,27 +61,8 @@ def run_part(title: str, settings: Any, seeds: int, args: argparse.Namespace) ->
     """Announce, run and return one table."""
     runs = len({s.config for s in settings}) * seeds
     print(f"{title}: {runs} runs, about {runs * SECONDS_PER_RUN / args.workers:.0f} s when none is cached")
-    with _bar(title) as done:
+    with Progress(title, say=print) as done:
         return table(settings, seeds=range(seeds), cache_dir=args.cache, workers=args.workers, on_done=done)
-
-
-class _bar:
-    """A progress bar with remaining time, as an `on_done` callback."""
-
-    def __init__(self, title: str) -> None:
-        from tqdm import tqdm
-
-        self.bar = tqdm(desc=title, unit="run", disable=None)
-
-    def __enter__(self) -> Any:
-        return self.advance
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.close()
-
-    def advance(self, done: int, total: int) -> None:
-        self.bar.total = total
-        self.bar.update(done - self.bar.n)
 
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
