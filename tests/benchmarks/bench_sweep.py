@@ -4,8 +4,8 @@
 
 Throughput: `--runs` whole runs of 150 updates (world built, record made, cache off) one after another in one thread,
 for both number types, in the default world (GRPO: every run collapses, and a collapsed run writes three times the
-tokens) and with LLDS 0.2 (none does). Wall time counts what others do on the machine, process time does not: quote the second
-for a core, the first for a budget. A sweep with n workers does n times as much on n idle cores.
+tokens) and with LLDS 0.2 (none does). Wall time counts what others do on the machine, process time does not: quote the
+second for a core, the first for a budget. A sweep with n workers does n times as much on n idle cores.
 Agreement: the same `--seeds` seeds in both types. Single runs part ways in time, because rounding is amplified by
 sampling; the statistics that tables show must not: collapse rate (Wilson), collapse step (Kaplan-Meier median, and the
 paired difference with a bootstrap interval), lowest reward (the same).
