@@ -150,12 +150,24 @@ def summary_rows(configs: Sequence[RunConfig], records: Sequence[RunRecord]) -> 
         }
 
 
+def cached_record(key: str, make: Callable[[], RunRecord], cache_dir: Path | str | None) -> RunRecord:
+    """Return the record under `key` in the cache, or make it and put it there; for records that are not plain runs."""
+    folder = None if cache_dir is None else Path(cache_dir) / key
+    record = _load(folder)
+    if record is None:
+        record = make()
+        if folder is not None:
+            _write(record, folder)
+    return record
+
+
 def _read(config: RunConfig, cache_dir: Path | str | None) -> RunRecord | None:
-    if cache_dir is None:
-        return None
-    folder = cache_path(config, cache_dir)
+    return None if cache_dir is None else _load(cache_path(config, cache_dir))
+
+
+def _load(folder: Path | None) -> RunRecord | None:
     try:
-        return load(folder) if folder.is_dir() else None
+        return load(folder) if folder is not None and folder.is_dir() else None
     except MissingDataError:  # written by a run that was killed; make it again
         return None
 

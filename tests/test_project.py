@@ -42,12 +42,12 @@ LAYER = {
     **dict.fromkeys(["engine", "trainer", "diagnostics", "traces"], 4),
     **dict.fromkeys(["sweep", "backends", "monitor", "snapshot", "exercises", "probe"], 5),
     **dict.fromkeys(["plots", "experiments", "mechanism", "prediction", "prediction_grid"], 6),
-    **dict.fromkeys(["paper_worlds", "trace_runs", "causal"], 6),
+    **dict.fromkeys(["paper_worlds", "trace_runs", "causal", "signatures"], 6),
     **dict.fromkeys(["figures", "explore"], 7),
     **dict.fromkeys(["cli", "__main__"], 8),
 }
 TOY = {"draws", "features", "world", "kernels", "arm_kernels", "critic", "rollout", "engine", "trainer", "sweep"}
-TOY |= {"backends", "snapshot", "probe", "mechanism", "prediction", "prediction_grid", "trace_runs"}
+TOY |= {"backends", "snapshot", "probe", "mechanism", "prediction", "prediction_grid", "trace_runs", "signatures"}
 # Within what the layers allow, these are forbidden as well.
 FORBIDDEN = {
     "objectives": TOY | {"policy", "theory", "record", "published"},

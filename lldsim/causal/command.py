@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from lldsim.causal.cures import cure_rows, tune
+from lldsim.causal.lead import lead_rows
 from lldsim.causal.rows import table
-from lldsim.causal.settings import causal_settings, factorial_settings, strongest
+from lldsim.causal.settings import causal_settings, factorial_settings, failure_settings, strongest
 from lldsim.errors import ConfigError, suggest
 from lldsim.progress import Progress
 from lldsim.sweep import DEFAULT_CACHE
@@ -29,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the CSV files")
     parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
     parser.add_argument("--seeds", type=int, default=20, help="seeds of the causal table and the cures (default 20)")
-    parser.add_argument("--factorial-seeds", type=int, default=10)
+    parser.add_argument("--factorial-seeds", type=int, default=20)
+    parser.add_argument("--lead-seeds", type=int, default=10, help="seeds probed for G's lead, 3 s each; 0 = none")
     parser.add_argument("--workers", type=int, default=1, help="single-thread processes (default 1)")
     parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE, metavar="DIR")
     args = parser.parse_args(argv)
@@ -39,7 +41,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError(f"--parts has {part!r}{suggest(part, PARTS)}; choose from {', '.join(PARTS)}")
     rows: list[dict[str, Any]] = []
     if "causal" in parts or "factorial" in parts:
-        rows = run_part("causal table", causal_settings(), args.seeds, args)
+        settings = [*causal_settings(), *failure_settings()]
+        rows = run_part("causal table", settings, args.seeds, args)
+        if args.lead_seeds:
+            with Progress("lead of G", say=print) as done:
+                leads = lead_rows(settings, seeds=range(args.lead_seeds), cache_dir=args.cache, on_done=done)
+            rows = [row | lead for row, lead in zip(rows, leads, strict=True)]
         write_csv(args.out / "causal_table.csv", rows)
     if "factorial" in parts:
         names = strongest(rows)
