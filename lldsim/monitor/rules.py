@@ -35,7 +35,10 @@ class Rules:
     joint_entropy: float = 1.4  # ... by standing at this multiple of its lowest level so far, ...
     joint_rise: float = 0.15  # nats above that level, ...
     joint_entropy_slope: float = 0.002  # and rising by this many nats per update over slope_window
-    slope_window: float = 15.0  # updates; where it is not, the slope must be steeper
+    slope_window: float = (
+        15.0  # updates; where it is not logged, the slope must be steeper; where it is, such a slope is
+    )
+    # no warning by itself, only part of the verdict on the whole log
     slope: float = -0.0097  # nats per update over that window
     fast_window: float = 10.0
     fast_slope: float = -0.025
