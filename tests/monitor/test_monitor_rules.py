@@ -18,10 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from monitor_logs import Columns, rows, run, write_jsonl
 
-from lldsim.errors import ConfigError
-from lldsim.monitor import LLDMonitor, Log, Rules, Watch, diagnose, read_log, replay
+from lldsim.errors import ConfigError, MissingDataError
+from lldsim.monitor import LLDMonitor, Log, Rules, Watch, diagnose, first_alarm, log_of_record, read_log, replay
 from lldsim.monitor.changepoints import bends
 from lldsim.monitor.rules import DEFAULT_RULES
+from lldsim.record import RunRecord
 
 
 def log_of(columns: Columns, folder: Path) -> Log:
@@ -35,9 +36,22 @@ def spoken(log: Log, **options: Any) -> list[tuple[float, str]]:
 
 def test_sick_log_is_heard_long_before_the_reward_and_healthy_one_not(tmp_path: Path) -> None:
     alarms = spoken(log_of(run(sick=True), tmp_path))
-    assert alarms[0][1] == "likelihood-slope"
-    assert 55 <= alarms[0][0] <= 75  # the likelihood falls from 50 on, the reward from 140
+    assert alarms[0][1] == "likelihood-entropy"
+    assert 55 <= alarms[0][0] <= 80  # the likelihood falls from 50 on, the reward from 140
     assert "reward-fall" in {rule for _, rule in alarms}
+    blind = {name: values for name, values in run(sick=True).items() if name != "entropy"}
+    alarms = spoken(log_of(blind, tmp_path))
+    assert alarms[0][1] == "likelihood-slope"
+    assert 55 <= alarms[0][0] <= 75
+
+
+def test_a_gentle_slope_warns_only_where_entropy_confirms_it(tmp_path: Path) -> None:
+    columns = run(sick=True)
+    flat = columns | {"entropy": np.full_like(columns["entropy"], columns["entropy"][0])}
+    rules = {rule for step, rule in spoken(log_of(flat, tmp_path)) if step < 140}
+    assert "likelihood-entropy" not in rules
+    assert "likelihood-slope" not in rules
+    assert rules  # the drop itself still warns
     for seed in range(5):
         assert spoken(log_of(run(sick=False, seed=seed), tmp_path)) == []
 
@@ -201,3 +215,15 @@ def test_thresholds_are_the_fixed_ones() -> None:
     r = DEFAULT_RULES
     assert (r.slope, r.slope_window, r.fast_slope, r.fast_window) == (-0.0097, 15, -0.025, 10)
     assert (r.drop, r.fallen, r.hold, r.sparse, r.warm_up) == (0.3, 1.5, 2, 3, 12)
+
+
+def test_a_record_in_memory_alarms_like_the_same_record_on_disk(tmp_path: Path) -> None:
+    record = log_of(run(sick=True), tmp_path).record
+    record.save(tmp_path / "saved")
+    alarm = first_alarm(log_of_record(record))
+    assert alarm == first_alarm(read_log(tmp_path / "saved"))
+    assert alarm is not None
+    assert alarm.severity != "info"
+    assert first_alarm(log_of(run(sick=False), tmp_path)) is None
+    with pytest.raises(MissingDataError, match="no column 'update'"):
+        log_of_record(RunRecord({"reward": np.ones(3)}, {}, "0", {}, "simulated"))
