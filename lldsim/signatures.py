@@ -41,12 +41,23 @@ class World:
         return preset("spiral").replace(updates=updates or self.updates, **self.fields)
 
 
+# Found by a random search over dials and two seeds (1000, 1001) for entropy that lasts, then checked on eight others.
+# It takes a cause away (a stray word no longer breeds stray words) and makes the format strict: an action with two
+# stray words is invalid. The reward is then gone while the policy is still undecided, every group ties, and nothing
+# is left that could sharpen it.
+_LASTING: dict[str, Any] = {
+    "recovery": (1.0, 1.0, 1.0, 1.0),
+    "vocab_size": 128,
+    "invalid_threshold": 2,
+    "canon_prob": 0.95,
+}
 WORLDS: tuple[World, ...] = (
     World("spiral", "the default"),
     World("richest", "128 words, features trained at .003 of the rate", {"vocab_size": 128, "feature_rate": 0.003}),
     World("two steps", "2 steps per rollout, same total step", {"updates_per_rollout": 2, "learning_rate": 125.0}),
+    World("strict", "128 words, strict format, stray words do not breed", _LASTING),
     World("two hops", "two searches needed, lambda 1 (figure 9b)", TWO_HOPS, llds_coef=1.0, updates=300),
-)  # fmt: skip
+)
 
 
 def world(name: str) -> World:
