@@ -33,21 +33,21 @@ PROJECT = PYPROJECT["project"]
 
 # A module imports from its own layer or a lower one. A new module is given its place here first.
 LAYER = {
-    **dict.fromkeys(["names", "errors", "k3"], 0),
+    **dict.fromkeys(["names", "errors", "k3", "progress"], 0),
     **dict.fromkeys(["types", "config"], 1),
     **dict.fromkeys(["draws", "features", "policy", "world", "dials", "arms"], 2),
     **dict.fromkeys(
         ["kernels", "arm_kernels", "critic", "rollout", "advantages", "objectives", "theory", "record", "published"], 3
     ),
     **dict.fromkeys(["engine", "trainer", "diagnostics", "traces"], 4),
-    **dict.fromkeys(["sweep", "monitor", "snapshot", "exercises", "probe"], 5),
+    **dict.fromkeys(["sweep", "backends", "monitor", "snapshot", "exercises", "probe"], 5),
     **dict.fromkeys(["plots", "experiments", "mechanism", "prediction", "prediction_grid"], 6),
-    **dict.fromkeys(["paper_worlds", "trace_runs", "causal"], 6),
+    **dict.fromkeys(["paper_worlds", "trace_runs", "causal", "signatures"], 6),
     **dict.fromkeys(["figures", "explore"], 7),
     **dict.fromkeys(["cli", "__main__"], 8),
 }
 TOY = {"draws", "features", "world", "kernels", "arm_kernels", "critic", "rollout", "engine", "trainer", "sweep"}
-TOY |= {"snapshot", "probe", "mechanism", "prediction", "prediction_grid", "trace_runs"}
+TOY |= {"backends", "snapshot", "probe", "mechanism", "prediction", "prediction_grid", "trace_runs", "signatures"}
 # Within what the layers allow, these are forbidden as well.
 FORBIDDEN = {
     "objectives": TOY | {"policy", "theory", "record", "published"},
