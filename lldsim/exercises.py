@@ -17,6 +17,7 @@ import torch
 from lldsim.advantages import group_advantages
 from lldsim.config import WorldConfig, preset
 from lldsim.diagnostics.collapse import collapse_step, surge
+from lldsim.diagnostics.displacement import action_change, displaced_shares, query_change
 from lldsim.diagnostics.phases import falls_while_reward_holds
 from lldsim.errors import MissingDataError, suggest
 from lldsim.objectives import clipped_surrogate, llds_penalty, sequence_surrogate
@@ -113,6 +114,26 @@ def _smallest_cure(seed: int) -> float:
     return next(x for x in (0.0, 0.01, 0.03, 0.1, 0.2, 0.3) if _collapse(seed, x) is None)
 
 
+def _first_action() -> float:
+    before, after = np.log([[0.5, 0.4, 1.0, 0.9]]), np.log([[0.6, 0.3, 1.0, 0.9]])
+    return float(action_change(after - before, [[0, 0, -1, 1]])[0, 0])
+
+
+def _probed_query() -> float:
+    return float(query_change([-1.2, 0.4, -0.6, 3.0, -2.0], [True, True, True, False, False], [0] * 5)[1][0])
+
+
+@cache
+def _probed_share(seed: int, before: int) -> float:
+    from lldsim.engine import Run
+    from lldsim.probe import single_update
+
+    step, run = _collapse(seed) or 0, Run(preset("spiral").replace(seed=seed))
+    while run.update < step - before:
+        run.step()
+    return displaced_shares(single_update(run, batches=3)).sized
+
+
 EXERCISES: dict[str, Exercise] = {
     "00.1": Exercise(
         lambda: float(_collapse(3) or 0), "reward smoothed over some updates, below half of its best", tolerance=1e-6
@@ -153,6 +174,11 @@ EXERCISES: dict[str, Exercise] = {
     "05.2": Exercise(lambda: 1 - (1 - 0.8) / 0.5, "solve σ (1 - q) = 1 - p for q"),
     "05.3": Exercise(
         lambda: one_context_turning_point(0.2, 0.2**2 + 0.8**2), "set the derivative of α(b) to 0, ρ = (.2, .8)"
+    ),
+    "06.1": Exercise(_first_action, "add the log ratios of the action's own two tokens"),
+    "06.2": Exercise(_probed_query, "the mean over right rollouts; wrong ones are left out"),
+    "06.3": Exercise(
+        lambda: _probed_share(3, 10), "find the collapse first; tied queries do not count among the probed"
     ),
     "08.1": Exercise(lambda: _gate("action"), "which of the two actions fell in sum? N is 5"),
     "08.2": Exercise(lambda: _gate("token"), "every fallen token counts, in closed actions too"),
