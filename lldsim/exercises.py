@@ -17,6 +17,7 @@ import torch
 from lldsim.advantages import group_advantages
 from lldsim.config import WorldConfig, preset
 from lldsim.diagnostics.collapse import collapse_step, surge
+from lldsim.diagnostics.conditions import spiral_conditions
 from lldsim.diagnostics.displacement import action_change, displaced_shares, query_change
 from lldsim.diagnostics.phases import falls_while_reward_holds
 from lldsim.errors import MissingDataError, suggest
@@ -134,6 +135,19 @@ def _probed_share(seed: int, before: int) -> float:
     return displaced_shares(single_update(run, batches=3)).sized
 
 
+def _spiral(part: str, *, wrong: float) -> float:
+    u = np.arange(40)
+    found = spiral_conditions(0.2 - 0.02 * u, wrong - 0.02 * u, np.full(40, 0.5))
+    return float(getattr(found, part))
+
+
+@cache
+def _collapse_with_trained_features(seed: int) -> float:
+    from lldsim.engine import simulate
+
+    return float(collapse_step(simulate(preset("spiral").replace(seed=seed, feature_rate=0.2))["reward"]) or 0)
+
+
 EXERCISES: dict[str, Exercise] = {
     "00.1": Exercise(
         lambda: float(_collapse(3) or 0), "reward smoothed over some updates, below half of its best", tolerance=1e-6
@@ -179,6 +193,15 @@ EXERCISES: dict[str, Exercise] = {
     "06.2": Exercise(_probed_query, "the mean over right rollouts; wrong ones are left out"),
     "06.3": Exercise(
         lambda: _probed_share(3, 10), "find the collapse first; tied queries do not count among the probed"
+    ),
+    "07.1": Exercise(
+        lambda: _spiral("falling", wrong=0.49), "where does the line pass minus `spiral_drop`?", tolerance=1e-6
+    ),
+    "07.2": Exercise(
+        lambda: _spiral("spiral", wrong=0.49), "s0 is where the last of the conditions starts", tolerance=1e-6
+    ),
+    "07.3": Exercise(
+        lambda: _collapse_with_trained_features(3), "set the seed and `feature_rate`, leave the rest", tolerance=1e-6
     ),
     "08.1": Exercise(lambda: _gate("action"), "which of the two actions fell in sum? N is 5"),
     "08.2": Exercise(lambda: _gate("token"), "every fallen token counts, in closed actions too"),
