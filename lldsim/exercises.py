@@ -6,6 +6,7 @@ What this file does not do: show solutions (notebooks/solutions does), or print.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +17,11 @@ import torch
 
 from lldsim.advantages import group_advantages
 from lldsim.config import WorldConfig, preset
-from lldsim.diagnostics.collapse import collapse_step, surge
+from lldsim.diagnostics.collapse import collapse_step, smooth, surge
 from lldsim.diagnostics.conditions import spiral_conditions
 from lldsim.diagnostics.displacement import action_change, displaced_shares, query_change
 from lldsim.diagnostics.phases import falls_while_reward_holds
+from lldsim.diagnostics.thresholds import DEFAULT
 from lldsim.errors import MissingDataError, suggest
 from lldsim.objectives import clipped_surrogate, llds_penalty, sequence_surrogate
 from lldsim.record import RunRecord
@@ -148,6 +150,36 @@ def _collapse_with_trained_features(seed: int) -> float:
     return float(collapse_step(simulate(preset("spiral").replace(seed=seed, feature_rate=0.2))["reward"]) or 0)
 
 
+def _alarm(seed: int, *, every: int = 1) -> int:
+    """First alarm of the run of chapter 10 when every `every`-th update was logged."""
+    from lldsim.monitor import first_alarm, log_of_record
+
+    record = _run_of_seed(seed, 0.0)
+    columns = {name: column[:130:every] for name, column in record.columns.items()}
+    alarm = first_alarm(log_of_record(dataclasses.replace(record, columns=columns)))
+    if alarm is None:
+        raise MissingDataError(f"seed {seed}: no alarm in 130 updates; choose another seed")
+    return int(alarm.step)
+
+
+def _kept_at_alarm(seed: int) -> float:
+    at, reward = _alarm(seed), smooth(_run_of_seed(seed, 0.0)["reward"][:130], DEFAULT.reward_window)
+    return float(reward[at] / reward[: at + 1].max())
+
+
+@cache
+def _collapse_after_alarm(seed: int) -> float:
+    from lldsim.engine import Run
+
+    config = preset("spiral").replace(seed=seed, updates=220)
+    run = Run(config)
+    rewards = [run.step()["reward"] for _ in range(_alarm(seed))]
+    changed = Run(config.replace(llds_coef=0.2, learning_rate=config.trainer.learning_rate / 4))
+    changed.restore(run.state())
+    rewards += [changed.step()["reward"] for _ in range(len(rewards), 220)]
+    return float(collapse_step(np.array(rewards)) or 0)
+
+
 EXERCISES: dict[str, Exercise] = {
     "00.1": Exercise(
         lambda: float(_collapse(3) or 0), "reward smoothed over some updates, below half of its best", tolerance=1e-6
@@ -209,6 +241,11 @@ EXERCISES: dict[str, Exercise] = {
     "09.1": Exercise(lambda: _surrogate(clipped_surrogate), "A > 0: ratios above 1.2 count as 1.2"),
     "09.2": Exercise(lambda: _surrogate(sequence_surrogate), "one ratio for the response: the geometric mean"),
     "09.3": Exercise(_prefix, "a token of response i weighs A_i / (n L_i); add the two responses"),
+    "10.1": Exercise(lambda: _alarm(3, every=5), "keep the rows 0, 5, 10, … of every column", tolerance=1e-6),
+    "10.2": Exercise(lambda: _kept_at_alarm(3), "the best is that of the smoothed reward up to the alarm"),
+    "10.3": Exercise(
+        lambda: _collapse_after_alarm(3), "join the rewards before and after, then ask `collapse_step`", tolerance=1e-6
+    ),
     "12.1": Exercise(lambda: surge(_run_of_seed(0, 0.0)["grad_norm"]), "largest smoothed value over the early mean"),
     "12.2": Exercise(
         lambda: float(np.mean(_run_of_seed(0, 0.0)["entropy"][-10:]) / np.mean(_run_of_seed(0, 0.0)["entropy"][2:10])),
