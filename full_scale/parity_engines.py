@@ -207,9 +207,9 @@ def verl(case: Case, micro_batches: int = 1, processes: int = 1) -> Result:
         "ref_log_prob": case.old_logps if case.ref_logps is None else case.ref_logps,
     }
     if case.searches is not None:
-        notes = [
-            {FIELD: {"answer_tokens": span, "searches": case.searches}} for span in _spans(case.answer_mask, len(mask))
-        ]
+        where = torch.zeros_like(case.action_mask) if case.answer_mask is None else case.answer_mask
+        places = [row.nonzero()[:, 0].tolist() for row in where]
+        notes = [{FIELD: {"answer_tokens": row, "searches": case.searches}} for row in places]
         tensors["extra_fields"] = NonTensorStack.from_list([NonTensorData(note) for note in notes])
     data = tu.get_tensordict(
         tensors,
@@ -231,15 +231,6 @@ def verl(case: Case, micro_batches: int = 1, processes: int = 1) -> Result:
             value = value + loss_fn(model_output={"log_probs": nested}, data=part)[0] / processes
     value.backward()
     return value.item(), _gradient(leaf)
-
-
-def _spans(answer_mask: torch.Tensor | None, rows: int) -> list[tuple[int, int]]:
-    if answer_mask is None:
-        return [(0, 0)] * rows
-    places = [row.nonzero()[:, 0].tolist() for row in answer_mask]
-    if any(place and place[-1] - place[0] + 1 != len(place) for place in places):
-        raise ConfigError("verl's path carries one answer span per response; this answer mask has gaps")
-    return [(place[0], place[-1] + 1) if place else (0, 0) for place in places]
 
 
 def _verl_actor(o: ObjectiveConfig, rows: int) -> Any:

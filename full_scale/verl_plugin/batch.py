@@ -28,13 +28,13 @@ TIE = 1e-3
 class MiniBatch:
     """Counts over one optimiser step on all processes, and the answers of the micro-batch under way.
 
-    `answers` holds (first, end) token positions per response, end exclusive, first = end for none; None while no
-    micro-batch is under way or when trajectories carry no answer.
+    `answers` holds the positions of the answer's tokens per response; None while no micro-batch is under way or when
+    trajectories carry no note of it.
     """
 
     preserving_tokens: float
     mean_searches: float | None = None
-    answers: tuple[tuple[int, int], ...] | None = None
+    answers: tuple[tuple[int, ...], ...] | None = None
 
 
 _CURRENT: ContextVar[MiniBatch | None] = ContextVar("lldsim_mini_batch", default=None)
@@ -57,11 +57,9 @@ def under_way(batch: MiniBatch) -> Iterator[None]:
 
 def annotation(trajectory: Trajectory) -> dict[str, Any]:
     """Return what a trajectory carries to the loss and the reward, as plain numbers and text."""
-    flags = trajectory.answer_mask
-    first = flags.index(1) if 1 in flags else 0
     return {
         "answer": trajectory.answer,
-        "answer_tokens": (first, first + sum(flags)),
+        "answer_tokens": [place for place, flag in enumerate(trajectory.answer_mask) if flag],
         "searches": trajectory.searches,
         "invalid_actions": trajectory.invalid_actions,
         "truncated_turns": trajectory.truncated_turns,
@@ -90,13 +88,14 @@ def zero_ties(advantages: torch.Tensor) -> torch.Tensor:
     return torch.where(advantages.abs() < TIE, 0.0, advantages)
 
 
-def answer_mask(answers: Sequence[tuple[int, int]], like: torch.Tensor) -> torch.Tensor:
+def answer_mask(answers: Sequence[Sequence[int]], like: torch.Tensor) -> torch.Tensor:
     """Return (B, T) bool, true on answer tokens. Raises ShapeError if rows differ from those of `like`."""
     if len(answers) != like.shape[0]:
         raise ShapeError(f"{len(answers)} answers for a micro-batch of {like.shape[0]} responses; one each is needed")
-    place = torch.arange(like.shape[1], device=like.device)
-    first, end = torch.tensor(answers, device=like.device).T
-    return (place >= first[:, None]) & (place < end[:, None])
+    mask = torch.zeros(like.shape, dtype=torch.bool, device=like.device)
+    for row, places in enumerate(answers):
+        mask[row, list(places)] = True
+    return mask
 
 
 def dense(values: torch.Tensor) -> torch.Tensor:

@@ -61,7 +61,7 @@ def llds_policy_loss(
         answer_weight=weight,
     )
     here = (mask & (signed >= 0)).sum() if policy.llds_normalizer == "preserving" else mask.sum()
-    share = here.clamp(min=1) / max(_tokens(policy, batch, info, here), 1) * processes
+    share = here.clamp(min=1).to(penalty.dtype) / max(_tokens(policy, batch, info, here), 1) * processes
     rows = info.get("global_batch_size") or mask.shape[0] * processes
     metrics |= {
         "actor/llds_penalty": (penalty.detach() * share).item() * rows / processes / mask.shape[0],

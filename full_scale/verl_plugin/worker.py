@@ -79,7 +79,7 @@ def with_answers(loss_fn: Any) -> Any:
         batch, rows = current(), annotations(data)
         if batch is None or rows is None:
             return loss_fn(model_output=model_output, data=data, dp_group=dp_group)
-        answers = tuple((int(first), int(end)) for first, end in (row["answer_tokens"] for row in rows))
+        answers = tuple(tuple(int(place) for place in row["answer_tokens"]) for row in rows)
         with under_way(replace(batch, answers=answers)):
             return loss_fn(model_output=model_output, data=data, dp_group=dp_group)
 
