@@ -2,8 +2,8 @@
 
 Two kinds of comparison, value and gradient, in float64: with the outputs of the authors' released code (GRPO, GSPO and
 LLDS on its own batches), and with lldsim's total loss on a batch of ours under every combination of surrogate,
-aggregation, gate, normaliser and answer weight, in 1, 2 and 4 micro-batches. Writes parity.json and parity.csv; status 1
-if a difference is above the tolerance. An engine that is not installed is left out and named.
+aggregation, gate, normaliser and answer weight, in 1, 2 and 4 micro-batches. Writes parity.json and parity.csv; status
+1 if a difference is above the tolerance. An engine that is not installed is left out and named.
 What this file does not do: train, or look at speed.
 """
 
@@ -62,7 +62,11 @@ def golden_cases(path: Path = GOLDEN) -> Iterator[tuple[str, Case, Result]]:
     for number, item in enumerate(golden["surrogates"]):
         for kind, mode in (("grpo", "token-mean"), ("gspo", "seq-mean-token-mean")):
             objective = ObjectiveConfig(
-                surrogate=kind, aggregation=mode, clip_eps=item["clip_eps"], kl_coef=0.0, entropy_coef=0.0
+                surrogate=kind,  # pyright: ignore[reportArgumentType]
+                aggregation=mode,  # pyright: ignore[reportArgumentType]
+                clip_eps=item["clip_eps"],
+                kl_coef=0.0,
+                entropy_coef=0.0,
             )
             yield kind.upper(), _golden_case(f"{kind} {number}", item, objective), _released(item[kind])
     for item in golden["llds"]:
@@ -81,7 +85,9 @@ def golden_cases(path: Path = GOLDEN) -> Iterator[tuple[str, Case, Result]]:
         yield f"LLDS, {objective.gate} gate{', answer weight' if 'answer_mask' in s else ''}", case, _released(item)
 
 
-def _golden_case(name: str, item: Any, objective: ObjectiveConfig, *, answers: Any = None, searches: Any = None) -> Case:
+def _golden_case(
+    name: str, item: Any, objective: ObjectiveConfig, *, answers: Any = None, searches: Any = None
+) -> Case:
     mask = _double(item["action_mask"]).bool()
     per_token = _double(item["advantages"])
     # The released code repeats a response's advantage on its tokens and 0 elsewhere.
@@ -101,7 +107,7 @@ def _double(values: Any) -> torch.Tensor:
 
 
 def our_cases(generator: torch.Generator) -> Iterator[tuple[str, Case]]:
-    """Yield (family, case) on one batch of eight responses: uneven actions, a tied group, answers, KL to a reference."""
+    """Yield (family, case) on one batch of eight responses: uneven actions, a tied group, answers, a reference."""
     rows, width = 8, 24
     logps = -torch.rand(rows, width, generator=generator, dtype=torch.float64) * 3
     old = logps + 0.4 * torch.randn(rows, width, generator=generator, dtype=torch.float64)
@@ -122,8 +128,8 @@ def our_cases(generator: torch.Generator) -> Iterator[tuple[str, Case]]:
     combinations = itertools.product(surrogates, ("action", "response", "token"), ("preserving", "all"), weights)
     for (kind, mode), gate, normalizer, weight in combinations:
         objective = ObjectiveConfig(
-            surrogate=kind,
-            aggregation=mode,
+            surrogate=kind,  # pyright: ignore[reportArgumentType]
+            aggregation=mode,  # pyright: ignore[reportArgumentType]
             gate=gate,  # pyright: ignore[reportArgumentType]
             normalizer=normalizer,  # pyright: ignore[reportArgumentType]
             llds_coef=0.2,

@@ -1,6 +1,6 @@
 """LLDS on verl's Ray engine, for runs that outgrow a node: the same penalty, protocol, retriever and reward.
 
-loss.py registers the policy loss `llds` when verl loads its plug-ins; worker.py normalises it over the whole mini-batch;
+loss.py registers the policy loss `llds` when verl loads its plug-ins; worker.py normalises it over the mini-batch;
 agent_loop.py plays Search-R1's episodes; launch.py turns a full_scale configuration into verl's command; check.py stops
 a run whose loss is not there. Importing this package is light: only verl imports the modules that need verl.
 What this package does not do: a training loop. That is verl's own `main_ppo`.

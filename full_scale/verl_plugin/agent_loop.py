@@ -108,8 +108,8 @@ class SearchR1Loop(AgentLoopBase):
             given = list(output.log_probs) if output.log_probs is not None else [0.0] * len(part)
             if not part or len(part) != len(given):
                 raise SamplerAbortedError(
-                    f"the server returned {len(part)} tokens and {len(given)} log-probabilities ({output.stop_reason}); "
-                    "an episode needs at least one token per turn"
+                    f"the server returned {len(part)} tokens and {len(given)} log-probabilities "
+                    f"({output.stop_reason}); an episode needs at least one token per turn"
                 )
             ids += part
             logps += given

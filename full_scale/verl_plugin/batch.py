@@ -67,13 +67,13 @@ def annotation(trajectory: Trajectory) -> dict[str, Any]:
     }
 
 
-def annotations(data: Any) -> list[dict[str, Any]] | None:
-    """Return the rows' annotations from verl's batch (`data.get`), or None if it carries none.
+def notes(data: Any) -> list[dict[str, Any]] | None:
+    """Return the notes of the rows from verl's batch (`data.get`), or None if it carries none.
 
     The present trainer keeps extra fields in one dictionary per row, the older one spreads them over the batch.
     """
     for key in (FIELD, "extra_fields"):
-        if key not in data.keys():
+        if key not in data.keys():  # noqa: SIM118 - a TensorDict
             continue
         stack = data.get(key)
         rows = stack.tolist() if hasattr(stack, "tolist") else getattr(stack, "data", stack)

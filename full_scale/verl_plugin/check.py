@@ -24,14 +24,17 @@ def compose(folder: Path) -> Any:
     from hydra import initialize_config_dir
 
     if not (folder / "verl.yaml").is_file():
-        raise MissingDataError(f"{folder}/verl.yaml does not exist; `python -m full_scale.verl_plugin.launch` writes it")
+        raise MissingDataError(
+            f"{folder}/verl.yaml does not exist; `python -m full_scale.verl_plugin.launch` writes it"
+        )
     with initialize_config_dir(str(folder.resolve()), version_base=None):
         return hydra_compose("verl")
 
 
 def check_run(folder: Path) -> list[str]:
     """Return one line per thing that was checked; raises ConfigError at the first that does not hold."""
-    return check_registry() + check_config(compose(folder))
+    config = compose(folder)
+    return check_registry() + check_config(config) + check_accepted(config)
 
 
 def check_registry() -> list[str]:
@@ -82,6 +85,22 @@ def check_config(config: Any) -> list[str]:
         "old log-probabilities recomputed by the actor",
         f"agent loop {AGENT}, reward {config.reward.custom_reward_function.name}",
     ]
+
+
+def check_accepted(config: Any) -> list[str]:
+    """Let verl's own check look at the configuration, as main_ppo does before it starts."""
+    import contextlib
+    import io
+    import warnings
+
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no critic is meant
+        needs = {"use_reference_policy": need_reference_policy(config), "use_critic": need_critic(config)}
+        validate_config(config=config, **needs)
+    return ["verl's own validation"]
 
 
 def _must(holds: bool, trouble: str) -> None:

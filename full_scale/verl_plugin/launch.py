@@ -39,8 +39,9 @@ def verl_settings(config: FullConfig, out: Path, *, nodes: int = 1, gpus: int = 
         fit = [n for n in range(2, config.prompts_per_rollout + 1) if config.prompts_per_rollout % n == 0]
         near = sorted(fit, key=lambda n: abs(n - config.updates_per_rollout))[:2]
         raise ConfigError(
-            f"{config.prompts_per_rollout} prompts cannot be split into updates_per_rollout={config.updates_per_rollout}"
-            f" mini-batches: verl's hold whole groups; use --set updates_per_rollout={near[0]} (or {near[-1]})"
+            f"{config.prompts_per_rollout} prompts cannot be split into updates_per_rollout="
+            f"{config.updates_per_rollout} mini-batches: verl's hold whole groups; use "
+            f"--set updates_per_rollout={near[0]} (or {near[-1]})"
         )
     per_gpu, odd = divmod(prompts * config.group_size, nodes * gpus)
     if odd or per_gpu % config.micro_batch:

@@ -17,7 +17,7 @@ from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from full_scale.verl_plugin import LOSS, VERL
-from full_scale.verl_plugin.batch import MiniBatch, annotations, current, dense, under_way, zero_ties
+from full_scale.verl_plugin.batch import MiniBatch, current, dense, notes, under_way, zero_ties
 from lldsim.errors import ConfigError
 
 
@@ -62,7 +62,7 @@ def mean_searches(data: Any, add: Any = list) -> float | None:
 
     Rows without a policy token are verl's padding and do not count.
     """
-    rows = annotations(data)
+    rows = notes(data)
     if rows is None:
         return None
     mask = data["response_mask"]
@@ -76,7 +76,7 @@ def with_answers(loss_fn: Any) -> Any:
     """Return `loss_fn` with the answers of its micro-batch added to the mini-batch under way."""
 
     def loss(model_output: Any, data: Any, dp_group: Any = None) -> Any:
-        batch, rows = current(), annotations(data)
+        batch, rows = current(), notes(data)
         if batch is None or rows is None:
             return loss_fn(model_output=model_output, data=data, dp_group=dp_group)
         answers = tuple(tuple(int(place) for place in row["answer_tokens"]) for row in rows)

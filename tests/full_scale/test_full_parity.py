@@ -3,8 +3,8 @@
 
 Locked here, for lldsim, TRL's trainer and verl's registry: the released code's outputs are met; GRPO and GSPO, every
 gate, both normalisers, with and without answer weight, in 1, 2 and 4 micro-batches give lldsim's total loss; verl's two
-processes give that of one; a wrong gate, normaliser or weight would be seen; the committed table has no difference above
-the tolerance and covers all of this.
+processes give that of one; a wrong gate, normaliser or weight would be seen; the committed table covers all of this and
+has no difference above the tolerance.
 """
 
 from __future__ import annotations

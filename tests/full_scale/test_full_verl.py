@@ -1,8 +1,8 @@
 # pyright: reportMissingImports=false
 """The plug-in inside verl, on a CPU: registry, typed configuration, mini-batch counts, start-up check.
 
-Locked here: a fresh process that imports verl has our loss by the entry point; the check refuses each way in which a run
-would silently train something else; the loss refuses a micro-batch without its mini-batch's counts; counts see nested
+Locked here: a fresh process that imports verl has our loss by the entry point; the check refuses each way in which a
+run would silently train something else; the loss refuses a micro-batch whose mini-batch is unknown; counts see nested
 tensors, leave padding rows out and are added over processes; verl's actor worker is exchanged for ours, with its loss
 wrapped; unknown values and keys are errors.
 """

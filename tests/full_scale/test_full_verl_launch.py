@@ -41,7 +41,7 @@ def test_objective_reaches_verl(name: str) -> None:
     assert policy["llds_answer_weight_rule"] == config.answer_weight_rule
     assert made["algorithm.rollout_correction.bypass_mode"] is False
     assert made["actor_rollout_ref.actor.loss_agg_mode"] == "seq-mean-token-mean"
-    assert made["actor_rollout_ref.actor.clip_ratio_c"] > 4.9e8  # no dual clip in the paper: beyond verl's largest ratio
+    assert made["actor_rollout_ref.actor.clip_ratio_c"] > 4.9e8  # none: beyond verl's largest ratio
     assert made["actor_rollout_ref.model.path"] == config.model
 
 
@@ -107,8 +107,10 @@ def test_reward_scores_the_last_action_alone() -> None:
         return compute_score("nq", "any text", {"target": list(golds)}, note)["score"]
 
     assert score(finished("<search>q</search>", "<answer> paris </answer>"), "Lyon", "Paris") == 1.0
-    assert score(finished("<search>q</search>", *["<search>q</search>"] * 3), "Rome") == 0.0  # it stands in a document
-    assert compute_score("nq", "", {"target": "Oslo"}, {FIELD: annotation(finished("<answer>Oslo</answer>"))})["acc"] == 1
+    assert score(finished("<search>q</search>", *["<search>q</search>"] * 3), "Rome") == 0.0  # a document has it
+    assert (
+        compute_score("nq", "", {"target": "Oslo"}, {FIELD: annotation(finished("<answer>Oslo</answer>"))})["acc"] == 1
+    )
     with pytest.raises(ConfigError, match="default_agent_loop"):
         compute_score("nq", "<answer>Rome</answer>", {"target": ["Rome"]}, {})
 

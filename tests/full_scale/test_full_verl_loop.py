@@ -3,7 +3,7 @@
 
 Locked here: a good search, an invalid action, an answer, a stop string inside a token, an over-long observation, a dead
 retriever and the last turn end as the protocol says; a stray closing tag does not end a turn; ids are what the server
-sent, masks and log-probabilities have their length; each turn gets its stop strings and room; nothing is cut in silence.
+sent, masks and log-probabilities have their length; each turn gets its stop strings and room; nothing is lost silently.
 """
 
 from __future__ import annotations
@@ -68,7 +68,13 @@ class Retriever:
 
 
 def play(
-    tokenizer: Any, server: Server, retriever: Any = None, *, prompt: str = "Question: who?", room: Any = None, **kw: Any
+    tokenizer: Any,
+    server: Server,
+    retriever: Any = None,
+    *,
+    prompt: str = "Question: who?",
+    room: Any = None,
+    **kw: Any,
 ) -> Any:
     from omegaconf import OmegaConf
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
