@@ -353,7 +353,7 @@ _OBJECTIVE_PRESETS: dict[str, dict[str, Any]] = {
     "paper": {"aggregation": "seq-mean-token-mean", "normalizer": "preserving", "entropy_coef": 0.0},
     "released_code": {"aggregation": "token-mean", "normalizer": "all", "entropy_coef": 0.001},
 }
-_NO_SIMILARITY = {
+SIMILARITY_OFF: dict[str, Any] = {  # every source of similar hidden states at its null
     "position_similarity": 0.0,
     "anisotropy": 0.0,
     "feedback_similarity": 0.0,
@@ -362,7 +362,7 @@ _NO_SIMILARITY = {
 # name: (fields, what it is for). Later presets may build on earlier ones by hand; all start from the defaults.
 PRESETS: dict[str, tuple[dict[str, Any], str]] = {
     "spiral": (_OBJECTIVE_PRESETS["released_code"], "sharp, stale sampler and similar hidden states: collapses"),
-    "null": (_OBJECTIVE_PRESETS["released_code"] | _NO_SIMILARITY, "spiral's twin with similarity 0"),
+    "null": (_OBJECTIVE_PRESETS["released_code"] | SIMILARITY_OFF, "spiral's twin with similarity 0"),
     "paper": (_OBJECTIVE_PRESETS["paper"], "spiral's world under the paper's equations"),
     "released_code": (_OBJECTIVE_PRESETS["released_code"], "the released code's loss; same as spiral"),
 }

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lldsim.config import _NO_SIMILARITY, RunConfig, matched_twin, preset
+from lldsim.config import SIMILARITY_OFF, RunConfig, matched_twin, preset
 from lldsim.errors import ConfigError, suggest
 
 Base = Literal["spiral", "twin"]
@@ -63,7 +63,7 @@ DIALS: tuple[Dial, ...] = (
     Dial("top_p", "sampler", "top-p .9 in place of a temperature", on={"top_p": 0.9}, base="twin"),
     Dial("top_k", "sampler", "top-k 8 in place of a temperature", on={"top_k": 8}, base="twin"),
     Dial("noise", "sampler", "logit noise .5 in place of a temperature", on={"sampler_noise": 0.5}, base="twin"),
-    Dial("similarity", "similarity", "all sources of similar hidden states", null=_NO_SIMILARITY, factor=True),
+    Dial("similarity", "similarity", "all sources of similar hidden states", null=SIMILARITY_OFF, factor=True),
     Dial(
         "position",
         "similarity",

@@ -21,6 +21,7 @@ from lldsim.figures import (
     command,
     discover_figures,
     main,
+    notebook,
     run_figures,
     select_figures,
 )
@@ -65,6 +66,7 @@ def root(tmp_path: Path, repo_root: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     """A repository with two figures whose names sort against the hero; a kernel started in it finds lldsim."""
     monkeypatch.setenv("PYTHONPATH", str(repo_root))
     monkeypatch.setattr(command, "repository_root", lambda: tmp_path)
+    monkeypatch.setattr(notebook, "HERO", "fig02_three_phases")
     monkeypatch.chdir(tmp_path)
     write_notebook(tmp_path, "fig01_bars", [READS])
     write_notebook(tmp_path, "fig02_three_phases", [READS, WRITES.format(name="fig02_three_phases")])

@@ -2,7 +2,8 @@
 
 Locked here: the same figure and the same numbers give the same bytes, without date, version or random ids, also
 under a hostile matplotlibrc; a table's float format, its empty cells, and its three input forms; unequal columns,
-NaN numbers and bad names are refused; colours are one per role and stay apart under colour blindness.
+NaN numbers and bad names are refused; colours are one per role and stay apart under colour blindness;
+the first picture marks the alarm in every panel of its row, and no alarm where there was none.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from matplotlib.figure import Figure
 
 from lldsim.errors import ConfigError, NonFiniteError, ShapeError
 from lldsim.plots import PHASE_SHADE, ROLE, color, figure_size, save_figure, save_numbers, save_table, style, use_style
+from lldsim.plots.hero import hero
+from lldsim.record import RunRecord
 
 
 def draw() -> Figure:
@@ -173,3 +176,25 @@ def test_phase_shades_darken_and_leave_curves_readable() -> None:
     assert list(PHASE_SHADE) == ["STAGNATION", "DECAY", "ACCELERATION", "COLLAPSED"]
     assert lightness == sorted(lightness, reverse=True)
     assert min(lightness) > 80
+
+
+def test_hero_marks_the_alarm_and_shades_the_typical_run() -> None:
+    rng = np.random.default_rng(0)
+    updates = np.arange(60.0)
+    healthy = {"update": updates, "reward": np.full(60, 0.9), "logp_correct": -0.1 + 0 * updates}
+    sick = healthy | {
+        "reward": np.where(updates < 40, 0.9, 0.0),
+        "logp_correct": np.where(updates < 20, -0.1, -0.1 - 0.2 * (updates - 19)),
+    }
+    records = {
+        name: [RunRecord(columns | {"grad_norm": rng.uniform(0.01, 0.02, 60)}, {"seed": 0}, "0", {}, "simulated")]
+        for name, columns in {"grpo": sick, "llds": healthy}.items()
+    }
+    fig = hero({"first": records, "second": records}, {"first": 27.0, "second": None})
+    above, below = fig.axes[:3], fig.axes[3:6]
+    dotted = [[line for line in ax.lines if line.get_linestyle() == ":"] for ax in (*above, *below)]
+    assert [len(lines) for lines in dotted] == [1, 1, 1, 0, 0, 0]
+    assert {float(np.asarray(lines[0].get_xdata())[0]) for lines in dotted[:3]} == {27.0}
+    assert [len(ax.patches) for ax in (*above, *below)] == [4] * 6  # three phases and the collapse
+    with pytest.raises(KeyError, match="second"):
+        hero({"first": records, "second": records}, {"first": 27.0})

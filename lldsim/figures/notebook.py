@@ -17,7 +17,7 @@ from typing import Any
 
 from lldsim.errors import ConfigError, suggest
 
-HERO = "fig02_three_phases"  # first, because a reader who stops early should have seen this one
+HERO = "fig00_hero"  # first, because a reader who stops early should have seen this one
 RESERVED = {"FAST": "--fast", "OUT": "--out"}  # declared by every figure notebook, set by the runner alone
 
 

@@ -10,8 +10,20 @@ What this package does not do: simulate, or draw (lldsim.plots.monitor_report do
 from __future__ import annotations
 
 from lldsim.monitor.callback import LLDMonitor
-from lldsim.monitor.diagnose import Diagnosis, diagnose, replay
-from lldsim.monitor.readers import Log, read_log
+from lldsim.monitor.diagnose import Diagnosis, diagnose, first_alarm, replay
+from lldsim.monitor.readers import Log, log_of_record, read_log
 from lldsim.monitor.rules import Alarm, Rules, Watch
 
-__all__ = ["Alarm", "Diagnosis", "LLDMonitor", "Log", "Rules", "Watch", "diagnose", "read_log", "replay"]
+__all__ = [
+    "Alarm",
+    "Diagnosis",
+    "LLDMonitor",
+    "Log",
+    "Rules",
+    "Watch",
+    "diagnose",
+    "first_alarm",
+    "log_of_record",
+    "read_log",
+    "replay",
+]

@@ -105,6 +105,11 @@ def replay(log: Log, *, rules: Rules = DEFAULT_RULES, steps_per_update: float = 
     return alarms
 
 
+def first_alarm(log: Log, *, rules: Rules = DEFAULT_RULES) -> Alarm | None:
+    """Return the first alarm that is a warning or worse, or None; what `fig20` counts."""
+    return next((alarm for alarm in replay(log, rules=rules) if alarm.severity != "info"), None)
+
+
 def likelihood_of(log: Log) -> tuple[np.ndarray | None, str]:
     """Return the best reading (N,) of correct responses' likelihood, and what is known about the released metric's
     trap.

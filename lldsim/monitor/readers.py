@@ -63,7 +63,7 @@ def read_log(path: Path | str, *, columns: Mapping[str, str] | None = None, on_p
     path = Path(path)
     files = find_files(path)
     if files[0].name == "record.csv":
-        return _own_record(files[0].parent)
+        return log_of_record(records.load(files[0].parent), path=str(files[0].parent))
     builder, trouble, unknown = TableBuilder(), Trouble(), {}
     by_key = {key: name for name, key in columns.items()}
     chosen: dict[str, tuple[str, int, str] | None] = {}
@@ -94,13 +94,13 @@ def read_log(path: Path | str, *, columns: Mapping[str, str] | None = None, on_p
     return _finish(path, formats[0], builder, trouble, list(unknown), chosen, stepless)
 
 
-def _own_record(folder: Path) -> Log:
-    loaded = records.load(folder)
-    if "update" not in loaded.columns:
-        raise MissingDataError(f"{folder / 'record.csv'} has no column 'update'")
-    present = {k: v for k, v in loaded.columns.items() if k == "update" or np.isfinite(v).any()}
-    slim = RunRecord(present, loaded.config, loaded.config_hash, loaded.versions, loaded.label)
-    return Log(str(folder), "RunRecord", slim, {k: k for k in present if k != "update"}, trusted=True)
+def log_of_record(record: RunRecord, *, path: str = "record") -> Log:
+    """Return one of our own records as a log, without its empty columns; raises MissingDataError without `update`."""
+    if "update" not in record.columns:
+        raise MissingDataError(f"{path} has no column 'update'")
+    present = {k: v for k, v in record.columns.items() if k == "update" or np.isfinite(v).any()}
+    slim = RunRecord(present, record.config, record.config_hash, record.versions, record.label)
+    return Log(path, "RunRecord", slim, {k: k for k in present if k != "update"}, trusted=True)
 
 
 def _finish(

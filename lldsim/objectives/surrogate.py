@@ -43,6 +43,13 @@ def _objective(
     return objective, (clipped < plain).detach()
 
 
+def _denominator(old_logps: torch.Tensor, denominator_logps: torch.Tensor | None, mask: torch.Tensor) -> torch.Tensor:
+    """Return the constant log-likelihoods below the ratio, checked under the name the caller gave them."""
+    if denominator_logps is None:
+        return on_mask("old_logps", old_logps.detach(), mask)
+    return on_mask("denominator_logps", denominator_logps.detach(), mask)
+
+
 def clipped_surrogate(
     logps: torch.Tensor,
     old_logps: torch.Tensor,
@@ -75,9 +82,7 @@ def clipped_surrogate(
     (1.0667, 0.3333)
     """
     mask = bool_mask(logps, action_mask)
-    below = old_logps if denominator_logps is None else denominator_logps
-    name = "old_logps" if denominator_logps is None else "denominator_logps"
-    log_ratio = on_mask("logps", logps, mask) - on_mask(name, below.detach(), mask)
+    log_ratio = on_mask("logps", logps, mask) - _denominator(old_logps, denominator_logps, mask)
     objective, was_clipped = _objective(
         log_ratio,
         token_advantages(advantages, mask),
@@ -120,10 +125,8 @@ def sequence_surrogate(
     (1.1409, 0.0)
     """
     mask = bool_mask(logps, action_mask)
-    below = old_logps if denominator_logps is None else denominator_logps
-    name = "old_logps" if denominator_logps is None else "denominator_logps"
     current = on_mask("logps", logps, mask)
-    gap = (current - on_mask(name, below.detach(), mask)).detach()
+    gap = (current - _denominator(old_logps, denominator_logps, mask)).detach()
     lengths = mask.sum(dim=1, keepdim=True)
     log_ratio = gap.sum(dim=1, keepdim=True) / lengths.clamp(min=1)
     objective, was_clipped = _objective(
@@ -164,10 +167,8 @@ def cispo_surrogate(
     if not cap > 0:
         raise ConfigError(f"cispo_cap={cap} must be > 0 (2510.13786: 5)")
     mask = bool_mask(logps, action_mask)
-    below = old_logps if denominator_logps is None else denominator_logps
-    name = "old_logps" if denominator_logps is None else "denominator_logps"
     current = on_mask("logps", logps, mask)
-    log_ratio = (current - on_mask(name, below.detach(), mask)).detach()
+    log_ratio = (current - _denominator(old_logps, denominator_logps, mask)).detach()
     objective = log_ratio.clamp(max=math.log(cap)).exp() * token_advantages(advantages, mask) * current
     if token_weights is not None:
         objective = objective * on_mask("token_weights", token_weights.detach(), mask)

@@ -50,9 +50,9 @@ def pair_gwhes(
     """
     if vocab < 2:
         raise LldsimError(f"vocab = {vocab}; two tokens are the least")
-    p, q = _probability("p_correct", p_correct), _probability("p_wrong", p_wrong)
-    bracket = mass_wrong * np.asarray(similarity) * (1.0 - q) - mass_correct * (1.0 - p)
-    return np.asarray(vocab / (vocab - 1) * (1.0 - p) * bracket)
+    kappa = vocab / (vocab - 1) * float(1.0 - _probability("p_correct", p_correct))  # alpha = kappa (1-q)
+    own = kappa * (1.0 - p_correct)
+    return lever_gwhes(similarity, p_wrong, kappa=kappa, own=own, mass_correct=mass_correct, mass_wrong=mass_wrong)
 
 
 def zero_contour(
@@ -66,11 +66,8 @@ def zero_contour(
     >>> zero_contour([0.0, 0.5, 0.75], p_correct=0.75).tolist()
     [0.25, 0.5, 1.0]
     """
-    if not mass_wrong > 0.0:
-        raise LldsimError(f"mass_wrong = {mass_wrong}; without wrong responses G has no zero")
-    p, q = _probability("p_correct", p_correct), _probability("p_wrong", p_wrong)
-    with np.errstate(divide="ignore"):
-        return np.divide(mass_correct * (1.0 - p), mass_wrong * (1.0 - q))
+    rest = float(1.0 - _probability("p_correct", p_correct))  # kappa and own share a factor that cancels
+    return lever_zero_contour(p_wrong, kappa=1.0, own=rest, mass_correct=mass_correct, mass_wrong=mass_wrong)
 
 
 def gwhes_map(

@@ -29,7 +29,7 @@ from monitor_worlds import FIRST_SEED, HORIZON, WATCHED, columns_of, configurati
 from scipy import stats
 
 from lldsim.diagnostics.collapse import collapse_step, smooth
-from lldsim.monitor import diagnose, read_log, replay
+from lldsim.monitor import diagnose, first_alarm, read_log
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[1] / "build"
@@ -124,7 +124,8 @@ def monitor(case: Case, folder: Path, *, without: Iterable[str] = ()) -> float |
     """Return the first alarm (warning or worse) of the monitor, reading the log from disk as a user would."""
     path = folder / f"{case.name}.jsonl"
     write_log(case, path, without=without)
-    return next((a.step for a in replay(read_log(path)) if a.severity != "info"), None)
+    alarm = first_alarm(read_log(path))
+    return None if alarm is None else alarm.step
 
 
 def _early(values: np.ndarray, step: np.ndarray) -> float:

@@ -18,10 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from monitor_logs import Columns, rows, run, write_jsonl
 
-from lldsim.errors import ConfigError
-from lldsim.monitor import LLDMonitor, Log, Rules, Watch, diagnose, read_log, replay
+from lldsim.errors import ConfigError, MissingDataError
+from lldsim.monitor import LLDMonitor, Log, Rules, Watch, diagnose, first_alarm, log_of_record, read_log, replay
 from lldsim.monitor.changepoints import bends
 from lldsim.monitor.rules import DEFAULT_RULES
+from lldsim.record import RunRecord
 
 
 def log_of(columns: Columns, folder: Path) -> Log:
@@ -201,3 +202,15 @@ def test_thresholds_are_the_fixed_ones() -> None:
     r = DEFAULT_RULES
     assert (r.slope, r.slope_window, r.fast_slope, r.fast_window) == (-0.0097, 15, -0.025, 10)
     assert (r.drop, r.fallen, r.hold, r.sparse, r.warm_up) == (0.3, 1.5, 2, 3, 12)
+
+
+def test_a_record_in_memory_alarms_like_the_same_record_on_disk(tmp_path: Path) -> None:
+    record = log_of(run(sick=True), tmp_path).record
+    record.save(tmp_path / "saved")
+    alarm = first_alarm(log_of_record(record))
+    assert alarm == first_alarm(read_log(tmp_path / "saved"))
+    assert alarm is not None
+    assert alarm.severity != "info"
+    assert first_alarm(log_of(run(sick=False), tmp_path)) is None
+    with pytest.raises(MissingDataError, match="no column 'update'"):
+        log_of_record(RunRecord({"reward": np.ones(3)}, {}, "0", {}, "simulated"))
