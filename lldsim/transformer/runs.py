@@ -23,6 +23,7 @@ import torch
 
 from lldsim.errors import MissingDataError
 from lldsim.record import RunRecord, load, versions
+from lldsim.transformer.arrays import read_arrays
 from lldsim.transformer.config import TransformerConfig
 from lldsim.transformer.train import TrainState, first_state, train
 from lldsim.transformer.warm_start import PACKAGED, packaged
@@ -109,13 +110,9 @@ def save_state(state: TrainState, path: Path) -> None:
 
 def load_state(state: TrainState, path: Path) -> None:
     """Put what `save_state` wrote into `state`, a fresh one of the same configuration."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in arrays.files}
-        rows = json.loads(str(found.pop("rows")))
-        flat, past = torch.from_numpy(found.pop("flat")), torch.from_numpy(found.pop("past"))
-    except (ValueError, KeyError, OSError, EOFError) as error:
-        raise MissingDataError(f"{path} is cut short or no saved state ({error}); remove it to start afresh") from None
+    found = read_arrays(path, what="saved state", remedy="remove it to start afresh")
+    rows = json.loads(str(found.pop("rows")))
+    flat, past = torch.from_numpy(found.pop("flat")), torch.from_numpy(found.pop("past"))
     with torch.no_grad():
         state.flat.copy_(flat)
     state.past = deque(past.unbind(), maxlen=state.past.maxlen)

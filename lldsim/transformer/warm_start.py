@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 from lldsim.errors import ConfigError, MissingDataError
 from lldsim.record import versions
+from lldsim.transformer.arrays import read_arrays
 from lldsim.transformer.config import TokenWorldConfig
 from lldsim.transformer.model import ModelShape, initial, logits
 from lldsim.transformer.script import COPYING, WEAK, Habits, script_episode
@@ -132,11 +133,11 @@ def load_warm_start(path: Path | str) -> WarmStart:
     path = Path(path).with_suffix(".npz")
     if not path.is_file():
         raise MissingDataError(f"{path} does not exist; `python -m lldsim.transformer.warm_start --out FILE` makes one")
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            flat, canon, sizes = (arrays[name] for name in ("flat", "canon", "shape"))
-    except (ValueError, KeyError, OSError, EOFError) as error:
-        raise MissingDataError(f"{path} is cut short or no warm start: {error}") from None
+    again = "`python -m lldsim.transformer.warm_start` makes one"
+    arrays = read_arrays(path, what="warm start", remedy=again)
+    if not {"flat", "canon", "shape"} <= arrays.keys():
+        raise MissingDataError(f"{path} holds {sorted(arrays)} instead of flat, canon and shape; {again}")
+    flat, canon, sizes = (arrays[name] for name in ("flat", "canon", "shape"))
     shape = ModelShape(*(int(x) for x in sizes))
     if flat.shape != (shape.size(),):
         raise MissingDataError(f"{path} holds {flat.shape} weights, its shape {shape} has {shape.size()}")
