@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lldsim.config import PRESETS, FieldSpec, RunConfig, describe_type, field_spec, field_specs, from_mapping, preset
+from lldsim.config import PRESETS, FieldSpec, RunConfig, describe_type, field_specs, from_mapping, preset
 from lldsim.errors import ConfigError, LldsimError, MissingDataError, suggest
 from lldsim.transformer.config import (
     TRANSFORMER_PRESETS,

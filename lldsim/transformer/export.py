@@ -35,7 +35,7 @@ def state_dict(flat: torch.Tensor, shape: ModelShape) -> dict[str, torch.Tensor]
 
 def to_qwen2(flat: torch.Tensor, shape: ModelShape) -> Any:
     """Return a `transformers.Qwen2ForCausalLM` with a copy of these weights; needs the extra `train`."""
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers import Qwen2Config, Qwen2ForCausalLM  # pyright: ignore[reportMissingImports]
 
     config = Qwen2Config(
         vocab_size=shape.vocabulary,
