@@ -42,7 +42,7 @@ LAYER = {
     **dict.fromkeys(["engine", "trainer", "diagnostics", "traces"], 4),
     **dict.fromkeys(["sweep", "backends", "monitor", "snapshot", "exercises", "probe"], 5),
     **dict.fromkeys(["plots", "experiments", "mechanism", "prediction", "prediction_grid"], 6),
-    **dict.fromkeys(["paper_worlds", "trace_runs", "causal", "signatures"], 6),
+    **dict.fromkeys(["paper_worlds", "trace_runs", "causal", "signatures", "transformer"], 6),
     **dict.fromkeys(["figures", "explore"], 7),
     **dict.fromkeys(["cli", "__main__"], 8),
 }
