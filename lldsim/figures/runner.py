@@ -59,7 +59,8 @@ def repository_root() -> Path:
 
 
 def cache_key(spec: FigureSpec, parameters: Mapping[str, Any]) -> str:
-    """Return the hash of all that decides a figure's bytes: cells, parameters, package source, versions.
+    """Return the hash of all that decides a figure's bytes: cells, parameters, package source, versions, and the
+    measured records in the folder that a parameter RECORDS names.
 
     The output folder is left out, because it changes where files lie and not what they hold.
     """
@@ -67,9 +68,13 @@ def cache_key(spec: FigureSpec, parameters: Mapping[str, Any]) -> str:
     sources = sorted(path for kind in ("*.py", "*.yaml", "*.csv") for path in package.rglob(kind))
     digest = hashlib.sha256()
     settings = {name: repr(value) for name, value in parameters.items() if name != "OUT"}
+    root = spec.path.resolve().parents[2]
+    if (records := parameters.get("RECORDS")) is not None:  # measured runs that the figure draws over its own
+        sources += sorted(path for path in (root / records).rglob("record.*") if path.suffix in (".json", ".csv"))
     for part in (json.dumps([spec.name, spec.cells, settings, _versions()], sort_keys=True).encode(), *sources):
         if isinstance(part, Path):
-            digest.update(part.relative_to(package).as_posix().encode())
+            name = part.relative_to(package).as_posix() if part.is_relative_to(package) else part.name
+            digest.update(name.encode())
             part = part.read_bytes()
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()

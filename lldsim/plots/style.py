@@ -32,7 +32,10 @@ QUANTITY_COLORS = {
     "entropy": "#44AA99",
     "similarity": "#88CCEE",
 }
-PROVENANCE_COLORS = {"published": "#999933"}  # numbers as printed in the paper, never ours
+PROVENANCE_COLORS = {
+    "published": "#999933",  # numbers as printed in the paper, never ours
+    "measured": "#117733",  # runs of a real model beside simulated ones
+}
 ROLE: dict[str, str] = {**ARM_COLORS, **OUTCOME_COLORS, **QUANTITY_COLORS, **PROVENANCE_COLORS}
 
 # Pale, and darker as the phase is worse: they lie behind curves and must also read in grey print.
