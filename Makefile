@@ -10,6 +10,7 @@ FAST ?=
 FORCE ?=
 SET ?=
 OUT ?=
+WORKERS ?= 2
 
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.lldsim-installed
@@ -36,6 +37,7 @@ help: ## list the commands
 	@echo "  FAST=1           small, quick figures (written to build/figures_fast)"
 	@echo "  FORCE=1          draw figures again that are up to date"
 	@echo "  SET=\"NAME=VALUE\" override parameters of a figure's notebook"
+	@echo "  WORKERS=N        figures drawn at a time by \`make figures\` (default 2)"
 	@echo "  OUT=DIR          write figures elsewhere"
 	@echo "  PYTHON=python3.X the Python to build $(VENV) from;  VENV=DIR  another environment"
 	@echo "  PIP_ARGS=...     passed to pip, for example the index of PyTorch's CPU builds (see README)"
@@ -77,7 +79,7 @@ which-torch: $(STAMP)
 	build.get('cuda') and print('warning: this is a CUDA build of several GB; everything here runs on the CPU build too (see README)')"
 
 figures: $(STAMP) which-torch ## make every paper figure (FIGURES="fig02 fig05" for some)
-	@"$(PY)" -m lldsim.figures $(FIGURES) $(FIGURE_FLAGS)
+	@"$(PY)" -m lldsim.figures $(FIGURES) $(FIGURE_FLAGS) --workers $(WORKERS)
 
 fig%: $(STAMP) which-torch always ## make one figure, for example: make fig02
 	@"$(PY)" -m lldsim.figures $@ $(FIGURE_FLAGS)
