@@ -26,7 +26,7 @@ NOTEBOOKS = find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install which-torch figures test test-slow lab lint format bench clean always full-scale-cpu full-scale-test
+.PHONY: help install which-torch figures test test-slow lab lint format bench clean always badges hosted-check full-scale-cpu full-scale-test
 
 help: ## list the commands
 	@echo "usage: make COMMAND [VARIABLE=value ...]"
@@ -103,6 +103,14 @@ format: $(STAMP) ## rewrite files in the house style and strip notebooks
 	"$(PY)" -m ruff check --fix .
 	"$(PY)" -m ruff format .
 	$(NOTEBOOKS) | xargs -0 -r "$(PY)" -m nbstripout --extra-keys "metadata.papermill cell.metadata.papermill"
+
+badges: $(STAMP) ## print Binder and Colab links for this clone's remote
+	@"$(PY)" -c "import subprocess as s, sys; from lldsim.hosted import links; \
+	ask = lambda *a: s.run(['git', *a], capture_output=True, text=True).stdout.strip(); \
+	print(*links(ask('remote', 'get-url', 'origin'), ask('branch', '--show-current')).values(), sep='\n')"
+
+hosted-check: $(STAMP) ## do what Binder does, in a fresh environment, and measure it
+	PIP_ARGS="$(PIP_ARGS)" "$(PY)" tests/benchmarks/hosted_check.py
 
 bench: $(STAMP) ## measure speed
 	"$(PY)" tests/benchmarks/bench.py

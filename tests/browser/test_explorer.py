@@ -49,8 +49,8 @@ def lab(work: Path, tmp_path: Path) -> Iterator[str]:
     options = ["--ServerApp.port_retries=0", "--ip=127.0.0.1", "--allow-root", "--LabApp.expose_app_in_browser=True"]
     options += [f"--ServerApp.root_dir={work}"]
     token = secrets.token_hex(16)
-    with _serving("lab", [*options, f"--IdentityProvider.token={token}"], tmp_path) as base:
-        _wait_for(f"{base}/api/status?token={token}")
+    options += [f"--IdentityProvider.token={token}"]
+    with _serving(["jupyter", "lab", *options], f"/api/status?token={token}", tmp_path) as base:
         yield f"{base}/lab/tree/{NAME}?token={token}"
 
 
@@ -59,8 +59,8 @@ def voila(work: Path, tmp_path: Path) -> Iterator[str]:
     """Address of notebook 00 as a Voila page, on loopback and behind a token."""
     pytest.importorskip("voila", reason="needs Voila: pip install voila")
     token = secrets.token_hex(16)
-    with _serving("voila", [str(work / NAME), "--Voila.ip=127.0.0.1", f"--token={token}"], tmp_path) as base:
-        _wait_for(f"{base}/?token={token}", patience=PATIENCE)
+    options = [str(work / NAME), "--Voila.ip=127.0.0.1", f"--token={token}"]
+    with _serving(["voila", *options], f"/voila/api/shutdown/none?token={token}", tmp_path) as base:
         yield f"{base}/?token={token}"
 
 
@@ -77,8 +77,8 @@ def work(repo_root: Path, tmp_path: Path) -> Path:
 
 
 @contextmanager
-def _serving(command: str, options: list[str], tmp_path: Path) -> Iterator[str]:
-    """Run `jupyter COMMAND` on a free port of the loopback interface and yield its address."""
+def _serving(module: list[str], ready: str, tmp_path: Path) -> Iterator[str]:
+    """Run a module with its options on a free port of the loopback interface; yield its address once it answers."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -89,10 +89,11 @@ def _serving(command: str, options: list[str], tmp_path: Path) -> Iterator[str]:
         "JUPYTERLAB_WORKSPACES_DIR": str(tmp_path / "workspaces"),
     }
     environment.pop("MPLBACKEND", None)  # the tests' own; a kernel draws inline
-    call = [sys.executable, "-m", "jupyter", command, f"--port={port}", "--no-browser", *options]
-    with (tmp_path / f"{command}.log").open("w") as log:
+    call = [sys.executable, "-m", *module, f"--port={port}", "--no-browser"]
+    with (tmp_path / "server.log").open("w") as log:
         server = subprocess.Popen(call, env=environment, stdout=log, stderr=log)
         try:
+            _wait_for(f"http://127.0.0.1:{port}{ready}", server)
             yield f"http://127.0.0.1:{port}"
         finally:
             server.terminate()
@@ -184,12 +185,16 @@ def _shots(repo_root: Path) -> Path:
     return folder
 
 
-def _wait_for(address: str, *, patience: float = PATIENCE) -> None:
-    deadline = time.monotonic() + patience
+def _wait_for(address: str, server: subprocess.Popen[bytes]) -> None:
+    """Return when the server answers anything at all, a refusal included."""
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
+        assert server.poll() is None, "the server ended before it answered"
         try:
-            with urllib.request.urlopen(address, timeout=patience):
+            with urllib.request.urlopen(address, timeout=10):
                 return
+        except urllib.error.HTTPError:
+            return
         except (urllib.error.URLError, TimeoutError):
             time.sleep(0.5)
-    raise AssertionError(f"{address.split('?')[0]} did not answer within {patience:.0f} s")
+    raise AssertionError(f"the server did not answer within {PATIENCE:.0f} s")
