@@ -11,10 +11,19 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lldsim.config import PRESETS, RunConfig, describe_type, field_spec, field_specs, from_mapping, preset
+from lldsim.config import PRESETS, FieldSpec, RunConfig, describe_type, field_specs, from_mapping, preset
 from lldsim.errors import ConfigError, LldsimError, MissingDataError, suggest
+from lldsim.transformer.config import (
+    TRANSFORMER_PRESETS,
+    TransformerConfig,
+    transformer_fields,
+    transformer_from_mapping,
+)
+
+if TYPE_CHECKING:
+    from lldsim.record import RunRecord
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,20 +59,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     run = commands.add_parser("run", help="one simulation -> record.csv, record.json, record.png", allow_abbrev=False)
-    run.add_argument("--preset", help=f"where to start: {', '.join(PRESETS)} (default spiral)")
+    run.add_argument("--preset", help=f"where to start: {', '.join([*PRESETS, *TRANSFORMER_PRESETS])} (default spiral)")
     run.add_argument("--config", type=Path, metavar="FILE.yaml", help="flat YAML of fields; flags win over it")
     run.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the record, made if needed")
     run.add_argument("--engine", choices=("compiled", "plain"), default="compiled", help="plain = the loop to read")
     run.add_argument("--no-picture", action="store_true", help="skip record.png")
     fields = run.add_argument_group("configuration fields")
-    for spec in field_specs().values():
+    own = run.add_argument_group("fields of transformer runs alone")
+    for spec in _all_fields().values():
         shown = ",".join(map(str, spec.default)) if isinstance(spec.default, tuple) else spec.default
         text = f"{spec.part}: {describe_type(spec.type)} (default {str(shown).lower()})"
-        fields.add_argument(_flag(spec.name), dest=f"field_{spec.name}", metavar="X", help=text)
+        (fields if spec.name in field_specs() else own).add_argument(
+            _flag(spec.name), dest=f"field_{spec.name}", metavar="X", help=text
+        )
     sweep = commands.add_parser("sweep", help="a grid of simulations -> runs.csv", allow_abbrev=False)
     sweep.add_argument("grid", type=Path, metavar="GRID.yaml", help="keys: preset, fixed, grid")
     sweep.add_argument("--out", type=Path, required=True, metavar="DIR")
     sweep.add_argument("--workers", type=int, default=1, help="single-thread processes (default 1)")
+    sweep.add_argument("--backend", help="joblib backend for the workers: loky, dask, ray, ... (default: processes)")
+    sweep.add_argument("--address", help="scheduler of the backend dask (default: a cluster on this machine)")
     commands.add_parser("presets", help="list the presets and what each is for")
     commands.add_parser("diagnose", help="look for the collapse in training logs, anyone's", add_help=False)
     commands.add_parser("causal", help="which ingredient makes it collapse, and what cures it", add_help=False)
@@ -75,22 +89,33 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def _all_fields() -> dict[str, FieldSpec]:
+    """Return the fields of both kinds of run; one that both have is described as the toy's."""
+    return transformer_fields() | field_specs()
+
+
 def _suggest_flag(argument: str) -> str:
-    flags = [_flag(name) for name in field_specs()] + ["--preset", "--config", "--out", "--engine", "--no-picture"]
+    flags = [_flag(name) for name in _all_fields()] + ["--preset", "--config", "--out", "--engine", "--no-picture"]
     return suggest(argument.split("=")[0], flags)
 
 
-def _config(args: argparse.Namespace) -> RunConfig:
+def _config(args: argparse.Namespace) -> RunConfig | TransformerConfig:
     """Return the configuration of a command line: preset, then file, then flags."""
     values: dict[str, Any] = {}
     if args.config is not None:
         values |= read_yaml(args.config)
     if args.preset is not None:
         values["preset"] = args.preset
-    for name in field_specs():
+    for name, spec in _all_fields().items():
         given = getattr(args, f"field_{name}")
         if given is not None:
-            values[name] = field_spec(name).check(given)
+            values[name] = spec.check(given)
+    if values.get("preset") in TRANSFORMER_PRESETS:
+        return transformer_from_mapping(values)
+    if values.get("preset", "spiral") not in PRESETS:
+        known = [*PRESETS, *TRANSFORMER_PRESETS]
+        chosen = values["preset"]
+        raise ConfigError(f"unknown preset {chosen!r}{suggest(str(chosen), known)}; known: {', '.join(known)}")
     return from_mapping(values, base=preset("spiral"))
 
 
@@ -113,7 +138,9 @@ def _run(args: argparse.Namespace) -> int:
     config = _config(args)
     from tqdm import tqdm
 
-    if args.engine == "plain":
+    if isinstance(config, TransformerConfig):
+        record = _run_transformer(config)
+    elif args.engine == "plain":
         from lldsim.trainer import train
 
         print(f"{config.trainer.updates} updates with the plain loop: about {config.trainer.updates * 0.1:.0f} s")
@@ -134,6 +161,18 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _run_transformer(config: TransformerConfig) -> RunRecord:
+    import torch
+    from tqdm import tqdm
+
+    from lldsim.transformer.train import train
+
+    torch.set_num_threads(1)  # matrices this small are no faster on two, and their sums then keep their order
+    print(f"at most {config.trainer.updates} updates, about {config.trainer.updates * 0.5:.0f} s on one free core")
+    with tqdm(total=config.trainer.updates, unit="update", disable=None) as bar:
+        return train(config, on_update=lambda state: advance(bar, state.update))
+
+
 def advance(bar: Any, done: int) -> None:
     """Move a progress bar to `done`."""
     bar.update(done - bar.n)
@@ -150,14 +189,14 @@ def _verdict(record: Any) -> str:
 
 
 def _sweep(args: argparse.Namespace) -> int:
-    from tqdm import tqdm
-
+    from lldsim.progress import Progress, duration
     from lldsim.sweep import load_grid, run_all, summary_rows
 
     configs = load_grid(args.grid)
-    print(f"{len(configs)} runs, about {sum(c.trainer.updates for c in configs) * 0.006 / args.workers:.0f} s")
-    with tqdm(total=len(set(configs)), unit="run", disable=None) as bar:
-        records = run_all(configs, workers=args.workers, on_done=lambda done, _: advance(bar, done))
+    updates = sum(c.trainer.updates for c in set(configs))
+    print(f"{len(configs)} runs, about {duration(updates * 0.006 / max(args.workers, 1))} when none is cached")
+    with Progress("sweep", say=print) as on_done:
+        records = run_all(configs, workers=args.workers, backend=args.backend, address=args.address, on_done=on_done)
     args.out.mkdir(parents=True, exist_ok=True)
     rows = list(summary_rows(configs, records))
     import csv
@@ -179,8 +218,8 @@ def _diagnose(argv: Sequence[str]) -> int:
 
 
 def _presets(args: argparse.Namespace) -> int:
-    for name, (_, what_for) in PRESETS.items():
-        print(f"{name:16}{what_for}")
+    for name, (_, what_for) in (PRESETS | TRANSFORMER_PRESETS).items():
+        print(f"{name:20}{what_for}")
     return 0
 
 

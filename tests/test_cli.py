@@ -25,6 +25,18 @@ def test_run_writes_a_record_and_a_picture(tmp_path, capsys):
     assert "no collapse" in capsys.readouterr().out
 
 
+def test_a_transformer_runs_by_its_preset_under_the_same_flags(tmp_path, capsys):
+    few = ["--n-queries", "4", "--updates-per-rollout", "2", "--updates", "2", "--warm-start", "1"]
+    args = ["run", "--preset", "transformer-spiral", "--llds-coef", "0.2", "--seed", "5", "--out", str(tmp_path), *few]
+    assert main(args) == 0
+    record = load(tmp_path)
+    assert set(COLUMNS) < set(record.columns)
+    assert (record.config["policy"], record.config["llds_coef"], record.config["seed"]) == ("transformer", 0.2, 5)
+    assert (tmp_path / "record.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["presets"]) == 0
+    assert "transformer-spiral" in capsys.readouterr().out
+
+
 def test_both_engines_write_the_same_record(tmp_path):
     for engine in ("compiled", "plain"):
         assert main(["run", "--out", str(tmp_path / engine), "--engine", engine, "--no-picture", *TINY]) == 0
@@ -49,6 +61,9 @@ def test_flags_win_over_the_file_and_the_file_over_the_preset(tmp_path):
         (["run", "--out", "x", "--sede=3"], "did you mean '--seed'"),
         (["run", "--out", "x", "--seed", "three"], "expected an integer"),
         (["run", "--out", "x", "--preset", "spirl"], "did you mean 'spiral'"),
+        (["run", "--out", "x", "--preset", "transformer-spirl"], "did you mean 'transformer-spiral'"),
+        (["run", "--out", "x", "--preset", "transformer-spiral", "--anisotropy", "1"], "has no field 'anisotropy'"),
+        (["run", "--out", "x", "--warm-start", "1"], "unknown configuration field 'warm_start'"),
         (["run", "--out", "x", "--config", "nowhere.yaml"], "nowhere.yaml does not exist"),
         (["run", "--out", "x", "--llds-coef", "0.2", "--updates-per-rollout", "1"], "the gate can never open"),
         (["sweep", "nowhere.yaml", "--out", "x"], "nowhere.yaml does not exist"),

@@ -118,7 +118,12 @@ def figure_size(width: Width = "page", *, height_ratio: float = 0.36) -> tuple[f
 
 
 def use_style() -> None:
-    """Set the style for the rest of the process; whatever a user's matplotlibrc says is reset first."""
+    """Set the style for the rest of the process; whatever a user's matplotlibrc says is reset first.
+
+    In a notebook this also makes the figures of this package visible: Jupyter shows a figure as a picture only after
+    pyplot was imported, and the package draws without it.
+    """
+    import matplotlib.pyplot  # noqa: F401
     import matplotlib.style
 
     matplotlib.style.use(["default", RC])
