@@ -11,6 +11,7 @@ Sources: Okabe & Ito, "Color Universal Design" (2008); Paul Tol, "Colour Schemes
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
@@ -120,12 +121,15 @@ def figure_size(width: Width = "page", *, height_ratio: float = 0.36) -> tuple[f
 def use_style() -> None:
     """Set the style for the rest of the process; whatever a user's matplotlibrc says is reset first.
 
-    In a notebook this also makes the figures of this package visible: Jupyter shows a figure as a picture only after
-    pyplot was imported, and the package draws without it.
+    In a notebook this also makes the figures of this package visible: Jupyter shows a figure as a picture only once
+    pyplot has chosen its backend, and the package draws without pyplot.
     """
-    import matplotlib.pyplot  # noqa: F401
     import matplotlib.style
 
+    if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
+        import matplotlib.pyplot as plt
+
+        plt.switch_backend(matplotlib.get_backend())
     matplotlib.style.use(["default", RC])
 
 
