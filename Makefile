@@ -10,6 +10,7 @@ FAST ?=
 FORCE ?=
 SET ?=
 OUT ?=
+WORKERS ?= 2
 
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.lldsim-installed
@@ -25,7 +26,8 @@ NOTEBOOKS = find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install which-torch figures test test-slow lab lint format bench clean always full-scale-cpu full-scale-test parity vllm-contract resolve-check
+.PHONY: help install which-torch figures test test-slow lab lint format bench clean always badges hosted-check \
+	full-scale-cpu full-scale-test parity vllm-contract resolve-check
 
 help: ## list the commands
 	@echo "usage: make COMMAND [VARIABLE=value ...]"
@@ -36,6 +38,7 @@ help: ## list the commands
 	@echo "  FAST=1           small, quick figures (written to build/figures_fast)"
 	@echo "  FORCE=1          draw figures again that are up to date"
 	@echo "  SET=\"NAME=VALUE\" override parameters of a figure's notebook"
+	@echo "  WORKERS=N        figures drawn at a time by \`make figures\` (default 2)"
 	@echo "  OUT=DIR          write figures elsewhere"
 	@echo "  PYTHON=python3.X the Python to build $(VENV) from;  VENV=DIR  another environment"
 	@echo "  PIP_ARGS=...     passed to pip, for example the index of PyTorch's CPU builds (see README)"
@@ -77,7 +80,7 @@ which-torch: $(STAMP)
 	build.get('cuda') and print('warning: this is a CUDA build of several GB; everything here runs on the CPU build too (see README)')"
 
 figures: $(STAMP) which-torch ## make every paper figure (FIGURES="fig02 fig05" for some)
-	@"$(PY)" -m lldsim.figures $(FIGURES) $(FIGURE_FLAGS)
+	@"$(PY)" -m lldsim.figures $(FIGURES) $(FIGURE_FLAGS) --workers $(WORKERS)
 
 fig%: $(STAMP) which-torch always ## make one figure, for example: make fig02
 	@"$(PY)" -m lldsim.figures $@ $(FIGURE_FLAGS)
@@ -101,6 +104,14 @@ format: $(STAMP) ## rewrite files in the house style and strip notebooks
 	"$(PY)" -m ruff check --fix .
 	"$(PY)" -m ruff format .
 	$(NOTEBOOKS) | xargs -0 -r "$(PY)" -m nbstripout --extra-keys "metadata.papermill cell.metadata.papermill"
+
+badges: $(STAMP) ## print Binder and Colab links for this clone's remote
+	@"$(PY)" -c "import subprocess as s, sys; from lldsim.hosted import links; \
+	ask = lambda *a: s.run(['git', *a], capture_output=True, text=True).stdout.strip(); \
+	print(*links(ask('remote', 'get-url', 'origin'), ask('branch', '--show-current')).values(), sep='\n')"
+
+hosted-check: $(STAMP) ## do what Binder does, in a fresh environment, and measure it
+	PIP_ARGS="$(PIP_ARGS)" "$(PY)" tests/benchmarks/hosted_check.py
 
 bench: $(STAMP) ## measure speed
 	"$(PY)" tests/benchmarks/bench.py
