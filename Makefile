@@ -124,6 +124,12 @@ full-scale-cpu: $(FULL_STAMP) ## full scale's whole path on a tiny model: train,
 	[draw_record(load(f), f / 'record.png') for f in Path('$(FULL_OUT)').glob('*/record')]"
 	@ls $(FULL_OUT)/*/record/record.png
 
+full-scale-ci: $(FULL_STAMP) ## the same in its short form, and full scale's quick tests
+	"$(FULL_PY)" -m full_scale.demo --short --out build/full_scale_short
+	LLDSIM_STRICT_OPTIONAL=1 "$(FULL_PY)" -m pytest -n 2 tests/full_scale \
+		--ignore=tests/full_scale/test_full_verl.py --ignore=tests/full_scale/test_full_verl_loop.py \
+		--ignore=tests/full_scale/test_full_dense.py --deselect tests/full_scale/test_full_parity.py $(PYTEST_ARGS)
+
 full-scale-test: $(FULL_STAMP) ## run full scale's tests, the slow ones too; a missing package is a failure
 	LLDSIM_STRICT_OPTIONAL=1 "$(FULL_PY)" -m pytest -m "not gpu and not browser" tests/full_scale $(PYTEST_ARGS)
 
