@@ -1,9 +1,10 @@
 """`python -m full_scale.demo --out DIR`: the whole path on a CPU, with its checks; `make full-scale-cpu` runs it.
 
-FactWorld, tokenizer and a warm-started tiny Qwen2; a retriever over HTTP; GRPO and GRPO + LLDS from the same weights, one
-process each, several updates per rollout batch; evaluation, the single-update probe, and export to run records. Prints a
-table and ends with status 1 if a check fails. `--short` is the form for CI: every line, too few steps to learn. What it shows is that the machinery works: a model of 7e5 parameters that was just
-taught to look facts up says nothing about Qwen2.5, and no collapse is expected in so few steps.
+FactWorld, tokenizer and a warm-started tiny Qwen2; a retriever over HTTP; GRPO and GRPO + LLDS from the same weights,
+one process each, several updates per rollout batch; evaluation, the single-update probe, and export to run records.
+Prints a table and ends with status 1 if a check fails. `--short` is the form for CI: every line, too few steps to
+learn. What it shows is that the machinery works: a model of 7e5 parameters that was just taught to look facts up says
+nothing about Qwen2.5, and no collapse is expected in so few steps.
 What this file does not do: draw (the records are drawn by the laboratory's panels), or train anything large.
 """
 
