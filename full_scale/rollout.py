@@ -78,11 +78,12 @@ def _turns(
         for k, (ids, logps) in zip(open_rows, parts, strict=True):
             turns[k][0].extend(ids)
             turns[k][1].extend(logps)
-        open_rows = [k for k in open_rows if _goes_on(live[k], turns[k][0])]
+        open_rows = [k for k in open_rows if goes_on(live[k], turns[k][0])]
     return turns
 
 
-def _goes_on(trajectory: Trajectory, ids: list[int]) -> bool:
+def goes_on(trajectory: Trajectory, ids: list[int]) -> bool:
+    """Tell whether a turn is unfinished although its sampler stopped: at a closing tag that completes nothing."""
     text = text_of(trajectory.tokenizer, ids)
     stray = "</search>" in text or "</answer>" in text
     if not stray or parse_action(text).end > 0 or len(ids) >= trajectory.room:

@@ -1,6 +1,7 @@
 """Two ways to let a vLLM engine write a turn: in this process, or on a server over HTTP.
 
-Both follow sampling.Sampler. They have been run against stand-ins with vLLM's fields only, never against vLLM on a GPU.
+Both follow sampling.Sampler. A real vLLM on a CPU was asked by both (vllm_contract.py); one on a GPU never. Ids are
+read, not text: vLLM cuts its text at a stop string, but the last id may reach beyond it.
 What this file does not do: send weights to the engine (TRL does, before it asks for a rollout).
 """
 

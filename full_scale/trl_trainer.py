@@ -143,7 +143,7 @@ class LLDSMixin:
         )
         # llds_penalty divides by the tokens of what it is given; the paper's N counts the whole mini-batch, which lies
         # in several micro-batches and on several processes (whose gradients are averaged).
-        here = _counted(mask, advantages, self.llds.normalizer).clamp(min=1)
+        here = _counted(mask, advantages, self.llds.normalizer).clamp(min=1).to(penalty.dtype)
         share = here / (self._minibatch_tokens() / self.accelerator.num_processes)
         self._measure_step(logps, old, mask, metrics | {"penalty": penalty.detach() * share})
         return loss + self.llds.coef * penalty * share if self.llds.coef > 0 else loss

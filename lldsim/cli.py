@@ -76,6 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("grid", type=Path, metavar="GRID.yaml", help="keys: preset, fixed, grid")
     sweep.add_argument("--out", type=Path, required=True, metavar="DIR")
     sweep.add_argument("--workers", type=int, default=1, help="single-thread processes (default 1)")
+    sweep.add_argument("--backend", help="joblib backend for the workers: loky, dask, ray, ... (default: processes)")
+    sweep.add_argument("--address", help="scheduler of the backend dask (default: a cluster on this machine)")
     commands.add_parser("presets", help="list the presets and what each is for")
     commands.add_parser("diagnose", help="look for the collapse in training logs, anyone's", add_help=False)
     commands.add_parser("causal", help="which ingredient makes it collapse, and what cures it", add_help=False)
@@ -187,14 +189,14 @@ def _verdict(record: Any) -> str:
 
 
 def _sweep(args: argparse.Namespace) -> int:
-    from tqdm import tqdm
-
+    from lldsim.progress import Progress, duration
     from lldsim.sweep import load_grid, run_all, summary_rows
 
     configs = load_grid(args.grid)
-    print(f"{len(configs)} runs, about {sum(c.trainer.updates for c in configs) * 0.006 / args.workers:.0f} s")
-    with tqdm(total=len(set(configs)), unit="run", disable=None) as bar:
-        records = run_all(configs, workers=args.workers, on_done=lambda done, _: advance(bar, done))
+    updates = sum(c.trainer.updates for c in set(configs))
+    print(f"{len(configs)} runs, about {duration(updates * 0.006 / max(args.workers, 1))} when none is cached")
+    with Progress("sweep", say=print) as on_done:
+        records = run_all(configs, workers=args.workers, backend=args.backend, address=args.address, on_done=on_done)
     args.out.mkdir(parents=True, exist_ok=True)
     rows = list(summary_rows(configs, records))
     import csv

@@ -6,6 +6,7 @@ What this file does not do: show solutions (notebooks/solutions does), or print.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,8 +17,11 @@ import torch
 
 from lldsim.advantages import group_advantages
 from lldsim.config import WorldConfig, preset
-from lldsim.diagnostics.collapse import collapse_step, surge
+from lldsim.diagnostics.collapse import collapse_step, smooth, surge
+from lldsim.diagnostics.conditions import spiral_conditions
+from lldsim.diagnostics.displacement import action_change, displaced_shares, query_change
 from lldsim.diagnostics.phases import falls_while_reward_holds
+from lldsim.diagnostics.thresholds import DEFAULT
 from lldsim.errors import MissingDataError, suggest
 from lldsim.objectives import clipped_surrogate, llds_penalty, sequence_surrogate
 from lldsim.record import RunRecord
@@ -113,6 +117,69 @@ def _smallest_cure(seed: int) -> float:
     return next(x for x in (0.0, 0.01, 0.03, 0.1, 0.2, 0.3) if _collapse(seed, x) is None)
 
 
+def _first_action() -> float:
+    before, after = np.log([[0.5, 0.4, 1.0, 0.9]]), np.log([[0.6, 0.3, 1.0, 0.9]])
+    return float(action_change(after - before, [[0, 0, -1, 1]])[0, 0])
+
+
+def _probed_query() -> float:
+    return float(query_change([-1.2, 0.4, -0.6, 3.0, -2.0], [True, True, True, False, False], [0] * 5)[1][0])
+
+
+@cache
+def _probed_share(seed: int, before: int) -> float:
+    from lldsim.engine import Run
+    from lldsim.probe import single_update
+
+    step, run = _collapse(seed) or 0, Run(preset("spiral").replace(seed=seed))
+    while run.update < step - before:
+        run.step()
+    return displaced_shares(single_update(run, batches=3)).sized
+
+
+def _spiral(part: str, *, wrong: float) -> float:
+    u = np.arange(40)
+    found = spiral_conditions(0.2 - 0.02 * u, wrong - 0.02 * u, np.full(40, 0.5))
+    return float(getattr(found, part))
+
+
+@cache
+def _collapse_with_trained_features(seed: int) -> float:
+    from lldsim.engine import simulate
+
+    return float(collapse_step(simulate(preset("spiral").replace(seed=seed, feature_rate=0.2))["reward"]) or 0)
+
+
+def _alarm(seed: int, *, every: int = 1) -> int:
+    """First alarm of the run of chapter 10 when every `every`-th update was logged."""
+    from lldsim.monitor import first_alarm, log_of_record
+
+    record = _run_of_seed(seed, 0.0)
+    columns = {name: column[:130:every] for name, column in record.columns.items()}
+    alarm = first_alarm(log_of_record(dataclasses.replace(record, columns=columns)))
+    if alarm is None:
+        raise MissingDataError(f"seed {seed}: no alarm in 130 updates; choose another seed")
+    return int(alarm.step)
+
+
+def _kept_at_alarm(seed: int) -> float:
+    at, reward = _alarm(seed), smooth(_run_of_seed(seed, 0.0)["reward"][:130], DEFAULT.reward_window)
+    return float(reward[at] / reward[: at + 1].max())
+
+
+@cache
+def _collapse_after_alarm(seed: int) -> float:
+    from lldsim.engine import Run
+
+    config = preset("spiral").replace(seed=seed, updates=220)
+    run = Run(config)
+    rewards = [run.step()["reward"] for _ in range(_alarm(seed))]
+    changed = Run(config.replace(llds_coef=0.2, learning_rate=config.trainer.learning_rate / 4))
+    changed.restore(run.state())
+    rewards += [changed.step()["reward"] for _ in range(len(rewards), 220)]
+    return float(collapse_step(np.array(rewards)) or 0)
+
+
 EXERCISES: dict[str, Exercise] = {
     "00.1": Exercise(
         lambda: float(_collapse(3) or 0), "reward smoothed over some updates, below half of its best", tolerance=1e-6
@@ -154,12 +221,31 @@ EXERCISES: dict[str, Exercise] = {
     "05.3": Exercise(
         lambda: one_context_turning_point(0.2, 0.2**2 + 0.8**2), "set the derivative of α(b) to 0, ρ = (.2, .8)"
     ),
+    "06.1": Exercise(_first_action, "add the log ratios of the action's own two tokens"),
+    "06.2": Exercise(_probed_query, "the mean over right rollouts; wrong ones are left out"),
+    "06.3": Exercise(
+        lambda: _probed_share(3, 10), "find the collapse first; tied queries do not count among the probed"
+    ),
+    "07.1": Exercise(
+        lambda: _spiral("falling", wrong=0.49), "where does the line pass minus `spiral_drop`?", tolerance=1e-6
+    ),
+    "07.2": Exercise(
+        lambda: _spiral("spiral", wrong=0.49), "s0 is where the last of the conditions starts", tolerance=1e-6
+    ),
+    "07.3": Exercise(
+        lambda: _collapse_with_trained_features(3), "set the seed and `feature_rate`, leave the rest", tolerance=1e-6
+    ),
     "08.1": Exercise(lambda: _gate("action"), "which of the two actions fell in sum? N is 5"),
     "08.2": Exercise(lambda: _gate("token"), "every fallen token counts, in closed actions too"),
     "08.3": Exercise(lambda: _gate("response"), "the drops of the whole response sum to -.1"),
     "09.1": Exercise(lambda: _surrogate(clipped_surrogate), "A > 0: ratios above 1.2 count as 1.2"),
     "09.2": Exercise(lambda: _surrogate(sequence_surrogate), "one ratio for the response: the geometric mean"),
     "09.3": Exercise(_prefix, "a token of response i weighs A_i / (n L_i); add the two responses"),
+    "10.1": Exercise(lambda: _alarm(3, every=5), "keep the rows 0, 5, 10, … of every column", tolerance=1e-6),
+    "10.2": Exercise(lambda: _kept_at_alarm(3), "the best is that of the smoothed reward up to the alarm"),
+    "10.3": Exercise(
+        lambda: _collapse_after_alarm(3), "join the rewards before and after, then ask `collapse_step`", tolerance=1e-6
+    ),
     "12.1": Exercise(lambda: surge(_run_of_seed(0, 0.0)["grad_norm"]), "largest smoothed value over the early mean"),
     "12.2": Exercise(
         lambda: float(np.mean(_run_of_seed(0, 0.0)["entropy"][-10:]) / np.mean(_run_of_seed(0, 0.0)["entropy"][2:10])),

@@ -40,6 +40,13 @@ TWO_HOPS: dict[str, Any] = {
     "p_guess": 0.0125,
     "p_search_bad": 0.02,
 }
+# The same task where three of four searches fail and the first words hardly ever search: LLDS .2 does not save it.
+NOISY_TWO_HOPS: dict[str, Any] = TWO_HOPS | {
+    "search_noise": 0.75,
+    "p_search": 0.3,
+    "p_guess": 0.05,
+    "p_search_bad": None,
+}
 MA = {"answer_weight_rule": "paper"}  # LLDS-MA, Eq. 5
 ESCAPE = 1.5  # searches per response, smoothed, above which a run counts as having left the one-search policy
 

@@ -1,8 +1,9 @@
-"""Many runs: grids times seeds, cached by configuration hash, in parallel processes when asked.
+"""Many runs: grids times seeds, cached by configuration hash, in parallel processes or on a cluster when asked.
 
 A finished run lies in the cache as its record; a sweep that is interrupted goes on where it stopped. The cache key
 holds the configuration and the sources that decide a result, so that old results never answer for new code.
-What this file does not do: clusters. Its table has one summary row per run; whole records stay in the cache.
+What this file does not do: talk to a scheduler (backends.py). Its table has one summary row per run; whole records stay
+in the cache.
 """
 
 from __future__ import annotations
@@ -32,15 +33,16 @@ def run_all(
     *,
     cache_dir: Path | str | None = DEFAULT_CACHE,
     workers: int = 1,
+    backend: str | None = None,
+    address: str | None = None,
     on_done: Callable[[int, int], None] | None = None,
 ) -> list[RunRecord]:
     """Return the records of `configs` in their order, from the cache where they are there.
 
-    `workers` single-thread processes share the work; `on_done(done, total)` is called after every run. Equal
-    configurations are run once. `cache_dir=None` turns the cache off.
+    `workers` single-thread processes share the work; `on_done(done, total)` is called once before the first run (what
+    the cache holds is done) and after every run. Equal configurations are run once. `cache_dir=None` turns the cache
+    off. `backend` names a joblib backend and `address` its scheduler, see `backends.simulate_on`; None = processes.
     """
-    from lldsim.engine import simulate_many  # compiling kernels is not for those who only read the cache
-
     unique = list(dict.fromkeys(configs))
     records: dict[RunConfig, RunRecord] = {}
     for config in unique:
@@ -50,13 +52,28 @@ def run_all(
     missing = [config for config in unique if config not in records]
     if on_done:
         on_done(len(records), len(unique))
-    for index, record in simulate_many(missing, workers=workers):
+    for index, record in _simulated(missing, workers, backend, address) if missing else ():
         records[missing[index]] = record
         if cache_dir is not None:
             _write(record, cache_path(missing[index], cache_dir))
         if on_done:
             on_done(len(records), len(unique))
     return [records[config] for config in configs]
+
+
+def _simulated(
+    configs: Sequence[RunConfig], workers: int, backend: str | None, address: str | None
+) -> Iterator[tuple[int, RunRecord]]:
+    # Inside, because compiling kernels is not for those who only read the cache.
+    if backend is not None:
+        from lldsim.backends import simulate_on
+
+        return simulate_on(backend, configs, workers=workers, address=address)
+    if address is not None:
+        raise ConfigError(f"address={address!r} without a backend; add backend='dask'")
+    from lldsim.engine import simulate_many
+
+    return simulate_many(configs, workers=workers)
 
 
 def cache_path(config: RunConfig, cache_dir: Path | str = DEFAULT_CACHE) -> Path:
@@ -133,12 +150,24 @@ def summary_rows(configs: Sequence[RunConfig], records: Sequence[RunRecord]) -> 
         }
 
 
+def cached_record(key: str, make: Callable[[], RunRecord], cache_dir: Path | str | None) -> RunRecord:
+    """Return the record under `key` in the cache, or make it and put it there; for records that are not plain runs."""
+    folder = None if cache_dir is None else Path(cache_dir) / key
+    record = _load(folder)
+    if record is None:
+        record = make()
+        if folder is not None:
+            _write(record, folder)
+    return record
+
+
 def _read(config: RunConfig, cache_dir: Path | str | None) -> RunRecord | None:
-    if cache_dir is None:
-        return None
-    folder = cache_path(config, cache_dir)
+    return None if cache_dir is None else _load(cache_path(config, cache_dir))
+
+
+def _load(folder: Path | None) -> RunRecord | None:
     try:
-        return load(folder) if folder.is_dir() else None
+        return load(folder) if folder is not None and folder.is_dir() else None
     except MissingDataError:  # written by a run that was killed; make it again
         return None
 

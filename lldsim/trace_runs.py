@@ -1,11 +1,12 @@
 """Collect traces from a run of the laboratory: the very responses that an update was made on.
 
-What this file does not do: pick traces (traces.py) or draw them.
+What this file does not do: say what makes a trace fit (traces.py) or draw it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -13,9 +14,9 @@ import torch
 from lldsim.config import RunConfig
 from lldsim.draws import draw
 from lldsim.engine import Run
-from lldsim.errors import ConfigError
+from lldsim.errors import ConfigError, MissingDataError
 from lldsim.policy import LinearSoftmaxPolicy, select
-from lldsim.traces import Action, Feedback, Trace
+from lldsim.traces import Action, Feedback, Trace, good_runs, same_plan_other_answer, unlikely_then_invalid
 from lldsim.world import BAD, GOOD, INVALID, SEARCH
 
 
@@ -25,13 +26,47 @@ def collect(config: RunConfig, *, first: int, count: int = 1) -> list[Trace]:
     Log-probabilities are the trainer's at temperature 1, before the update and after all its optimiser steps.
     Raises ConfigError when the run has no such updates.
     """
+    return [trace for traces in _updates(config, first, count) for trace in traces]
+
+
+def _updates(config: RunConfig, first: int, count: int) -> Iterator[list[Trace]]:
     last = config.trainer.updates
     if first < 0 or count < 1 or first + count > last:
         raise ConfigError(f"first={first}, count={count}: the run has updates 0 to {last - 1}")
     run = Run(config)
     for _ in range(first):
         run.step()
-    return [trace for _ in range(count) for trace in _one_update(run)]
+    for _ in range(count):
+        yield list(_one_update(run))
+
+
+def good_traces(config: RunConfig, *, first: int = 10, count: int = 5) -> tuple[Trace, Trace]:
+    """Return two good multi-step runs (figures 11 and 12), the first found from update `first` on.
+
+    Raises MissingDataError when `count` updates hold fewer than two.
+    """
+    one, two = good_runs(trace for traces in _updates(config, first, count) for trace in traces)
+    return one, two
+
+
+def case_1(config: RunConfig, step: int, *, before: int = 30) -> tuple[Trace, Trace]:
+    """Return (right, wrong) of case 1 (figures 13 and 14), looked for from `before` updates before the collapse `step`.
+
+    Raises MissingDataError when there is none.
+    """
+    for traces in _updates(config, max(step - before, 0), min(before, step)):
+        with suppress(MissingDataError):  # not in this update; a pair never spans two
+            return same_plan_other_answer(traces)
+    raise MissingDataError(f"no pair of case 1 in the {before} updates before update {step}; raise `before`")
+
+
+def case_2(config: RunConfig, step: int, *, before: int = 12, bound: float = -1.0) -> Trace:
+    """Return case 2 (figure 15), looked for from `before` updates before the collapse; `bound` in nats per token.
+
+    Raises MissingDataError when there is none.
+    """
+    late = (trace for traces in _updates(config, max(step - before, 0), min(before, step)) for trace in traces)
+    return unlikely_then_invalid(late, bound=bound)
 
 
 def _one_update(run: Run) -> Iterator[Trace]:

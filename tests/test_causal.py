@@ -2,8 +2,9 @@
 
 Locked here: censored runs are counted, never dropped; medians beyond the horizon are None; phase likelihoods are those
 of the phases; calibration makes a twin start at its target's reward and refuses what it cannot reach; the factorial
-has every combination with spiral at its end; the strongest dials are those whose null collapses least; tuning picks
-by the score, on seeds that are not reported; CSV cells.
+has every combination with spiral at its end; the pull of wrong responses crosses without looking ahead, and its lead is
+counted apart from its false alarms; the strongest dials are those whose null collapses least; tuning picks by the
+score, on seeds that are not reported; CSV cells.
 """
 
 from __future__ import annotations
@@ -16,14 +17,25 @@ import numpy as np
 import pytest
 
 from lldsim.arms import arm
-from lldsim.causal import calibrated, causal_settings, cure_rows, factorial_settings, first_rollouts, strongest, tune
+from lldsim.causal import (
+    calibrated,
+    causal_settings,
+    cure_rows,
+    factorial_settings,
+    failure_settings,
+    first_rollouts,
+    strongest,
+    tune,
+)
 from lldsim.causal.command import write_csv
 from lldsim.causal.cures import TUNING_SEEDS, best_settings
+from lldsim.causal.lead import crossing, lead_row, probe_all, pull
 from lldsim.causal.rows import Setting, median_survival, run_row, setting_row, table
 from lldsim.causal.twins import CALIBRATION_SEEDS
 from lldsim.cli import main
 from lldsim.config import RunConfig, matched_twin, preset
 from lldsim.dials import dial
+from lldsim.engine import simulate
 from lldsim.errors import ConfigError
 from lldsim.record import RunRecord
 
@@ -130,6 +142,60 @@ def test_factorial_has_every_combination() -> None:
     assert [s.labels["staleness"] for s in settings] == [0] * 4 + [1] * 4
 
 
+def test_rows_where_llds_fails_have_their_grpo_beside_them() -> None:
+    settings = {s.labels["name"]: s.config for s in failure_settings(updates=50)}
+    assert settings["lambda_01"] == preset("spiral").replace(updates=50, llds_coef=0.01)
+    for world in ("two_hops", "noisy_two_hops"):
+        assert settings[world].trainer.updates == 100
+        for name, coef in (("lambda_2", 0.2), ("lambda_1", 1.0)):
+            assert settings[f"{world}_{name}"] == settings[world].replace(llds_coef=coef)
+    assert [s.labels["name"] for s in failure_settings(["two_hops"])] == ["two_hops"]
+    with pytest.raises(ConfigError, match="did you mean 'two_hops'"):
+        failure_settings(["two_hop"])
+
+
+def probed(reward: np.ndarray, pull_per_look: list[float], **config: Any) -> RunRecord:
+    """Two updates between looks; with these settings the pull is the column itself."""
+    column = np.full(len(reward), np.nan)
+    column[::2] = pull_per_look
+    settings = {"learning_rate": 0.5, "updates_per_rollout": 2, "optimizer": "sgd"} | config
+    return RunRecord({"reward": reward, "gwhes_batch_negative": column}, settings, "", {})
+
+
+def test_lead_is_the_time_from_a_lasting_pull_to_the_collapse() -> None:
+    reward = np.where(np.arange(60) < 50, 0.9, 0.0)
+    calm, loud = [0.01] * 30, [0.5] * 5 + [0.01] * 5 + [0.1] + [0.01] * 4 + [0.1] * 15
+    assert crossing(pull(probed(reward, loud))) == 32  # not the early updates, not the single look at 20
+    assert crossing(pull(probed(reward, calm))) is None
+    step = run_row(record(reward, np.full(60, -0.2)))["collapse_step"]
+    row = lead_row([probed(reward, loud), probed(reward, calm), probed(np.full(60, 0.9), loud)])
+    assert row == {
+        "pull_runs": 3, "pull_collapsed": 2, "pull_announced": 1, "pull_lead": step - 32, "pull_false": 1,
+    }  # fmt: skip
+
+
+def test_pull_is_the_drop_per_update_and_unknown_under_adam() -> None:
+    reward = np.full(60, 0.9)
+    assert np.nanmax(pull(probed(reward, [0.01] * 30, learning_rate=25.0, updates_per_rollout=10))) == pytest.approx(
+        2.5
+    )
+    assert lead_row([probed(reward, [1.0] * 30, optimizer="adam")])["pull_runs"] == 0
+
+
+def test_probed_runs_are_cached_and_are_the_plain_runs(tmp_path: Path) -> None:
+    config = RunConfig().replace(**SMALL, updates=6)
+    (first,) = probe_all([config], cache_dir=tmp_path)
+    stamps = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("record.csv")}
+    (again,) = probe_all([config], cache_dir=tmp_path)
+    assert stamps
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("record.csv")} == stamps
+    plain = simulate(config)
+    for name in plain.columns:
+        np.testing.assert_array_equal(first[name], plain[name], err_msg=name)
+        np.testing.assert_array_equal(again[name], plain[name], err_msg=name)
+    assert np.isfinite(first["gwhes_batch_negative"]).sum() == 3
+
+
 def test_strongest_are_factors_whose_null_collapses_least() -> None:
     def row(name: str, rate: float, kept: float, setting: str = "null") -> dict[str, Any]:
         return {"name": name, "setting": setting, "rate": rate, "kept_share": kept}
@@ -184,11 +250,14 @@ def test_command_writes_the_table_and_refuses_unknown_parts(
 ) -> None:
     small = [Setting({"name": "x", "setting": "default"}, RunConfig().replace(**SMALL, updates=12))]
     monkeypatch.setattr("lldsim.causal.command.causal_settings", lambda: small)
+    monkeypatch.setattr("lldsim.causal.command.failure_settings", lambda: [])
     given = ["causal", "--parts", "causal", "--seeds", "2", "--out", str(tmp_path), "--cache", str(tmp_path / "c")]
+    given += ["--lead-seeds", "1"]
     assert main(given) == 0
     with (tmp_path / "causal_table.csv").open() as file:
         (row,) = csv.DictReader(file)
     assert (row["name"], row["runs"], row["collapsed"]) == ("x", "2", "0")
+    assert (row["pull_runs"], row["pull_collapsed"], row["pull_lead"]) == ("1", "0", "")
     assert "2 runs, about" in capsys.readouterr().out
     assert main(["causal", "--parts", "cure", "--out", str(tmp_path)]) == 2
     assert "did you mean 'cures'" in capsys.readouterr().err
@@ -208,6 +277,7 @@ def test_picture_has_every_row_and_its_interval() -> None:
             "base": "spiral",
             **numbers,
             "median_step": 92.0,
+            "pull_lead": 14.0,
         },
         {"name": "top_p", "setting": "on", "family": "sampler", "base": "twin", **numbers},
         {"name": "kl", "setting": "null", "family": "trainer", "base": "spiral", **numbers},
@@ -215,7 +285,7 @@ def test_picture_has_every_row_and_its_interval() -> None:
     fig, axes = plt.subplots(1, 3)
     draw_rates(axes[0], rows)
     assert [t.get_text() for t in axes[0].get_yticklabels()] == ["spiral", "with top p (on twin)", "without kl"]
-    assert {"92", "0.25"} <= {t.get_text() for t in axes[0].texts}
+    assert {"92", "14", "0.25"} <= {t.get_text() for t in axes[0].texts}
     intervals = [line.get_xdata() for line in axes[0].lines if len(line.get_xdata()) == 2]
     assert [list(x) for x in intervals] == [[0.3, 0.7]] * 3
     draw_cures(axes[1], [{"name": "nthr", "setting": kind, **numbers} for kind in ("published", "tuned")])

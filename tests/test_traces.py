@@ -2,7 +2,7 @@
 
 Locked here: collected traces are the batch that the update was made on (reward, length, likelihoods as recorded); the
 change is that of the update, context by context; each rule finds its case and no near miss of it; what is not there is
-an error; every token becomes one table row.
+an error; every token becomes one table row; a search that stops early finds the same; a picture has a cell per token.
 """
 
 from __future__ import annotations
@@ -11,11 +11,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.patches import Rectangle
 
+from lldsim import trace_runs
 from lldsim.config import RunConfig, preset
+from lldsim.diagnostics.collapse import collapse_step
 from lldsim.engine import simulate
 from lldsim.errors import ConfigError, MissingDataError
-from lldsim.trace_runs import collect
+from lldsim.plots.single_trace import single_trace_figure
+from lldsim.plots.trace_figures import feedback_text
+from lldsim.trace_runs import case_1, case_2, collect, good_traces
 from lldsim.traces import (
     Action,
     Trace,
@@ -138,3 +143,37 @@ def test_every_token_is_one_row() -> None:
     assert {row["action"] for row in rows} == {0, 1}
     assert sum(float(r["logp_after"]) - float(r["logp_before"]) for r in rows) == pytest.approx(-0.08)
     assert t.actions[0].logp_change == pytest.approx(-0.04)
+
+
+def test_the_cases_are_found_where_the_whole_search_finds_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    spiral = preset("spiral")
+    step = collapse_step(simulate(spiral)["reward"])
+    assert step is not None
+    late = collect(spiral, first=step - 12, count=12)
+    for found, wanted in (
+        (case_1(spiral, step, before=12), same_plan_other_answer(late)),
+        ((case_2(spiral, step),), (unlikely_then_invalid(late, bound=-1.0),)),
+        (good_traces(spiral, count=3), tuple(good_runs(collect(spiral, first=10, count=3)))),
+    ):
+        assert [t.where for t in found] == [t.where for t in wanted]
+
+    def none(_: object) -> tuple[Trace, Trace]:
+        raise MissingDataError("none here")
+
+    monkeypatch.setattr(trace_runs, "same_plan_other_answer", none)
+    with pytest.raises(MissingDataError, match="in the 2 updates before update 5; raise `before`"):
+        case_1(spiral, 5, before=2)
+
+
+def test_a_single_trace_is_drawn_token_by_token() -> None:
+    lost = trace(action("search", "error message", logp=-2.0), action("answer 3"), reward=0)
+    ax = single_trace_figure(lost, "case").axes[0]
+    cells = [patch for patch in ax.patches if isinstance(patch, Rectangle)]
+    assert len(cells) == 2 * (4 + 4 + 1) + 1  # words, changes and the loss strip of two actions, one feedback
+    assert sum(patch.get_hatch() is not None for patch in cells) == 1
+    texts = [text.get_text() for text in ax.texts]
+    assert texts.count("in the loss, each token with A = -1.00") == 2
+    assert texts.count("not in the loss") == 1
+    assert {"-8.0", "-0.4", "-0.04"} <= set(texts)
+    with pytest.raises(MissingDataError, match="no feedback"):
+        feedback_text(lost.actions[-1])

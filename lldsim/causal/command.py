@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from lldsim.causal.cures import cure_rows, tune
+from lldsim.causal.lead import lead_rows
 from lldsim.causal.rows import table
-from lldsim.causal.settings import causal_settings, factorial_settings, strongest
+from lldsim.causal.settings import causal_settings, factorial_settings, failure_settings, strongest
 from lldsim.errors import ConfigError, suggest
+from lldsim.progress import Progress
 from lldsim.sweep import DEFAULT_CACHE
 
 PARTS = ("causal", "factorial", "cures")
@@ -28,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the CSV files")
     parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
     parser.add_argument("--seeds", type=int, default=20, help="seeds of the causal table and the cures (default 20)")
-    parser.add_argument("--factorial-seeds", type=int, default=10)
+    parser.add_argument("--factorial-seeds", type=int, default=20)
+    parser.add_argument("--lead-seeds", type=int, default=10, help="seeds probed for G's lead, 3 s each; 0 = none")
     parser.add_argument("--workers", type=int, default=1, help="single-thread processes (default 1)")
     parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE, metavar="DIR")
     args = parser.parse_args(argv)
@@ -38,7 +41,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError(f"--parts has {part!r}{suggest(part, PARTS)}; choose from {', '.join(PARTS)}")
     rows: list[dict[str, Any]] = []
     if "causal" in parts or "factorial" in parts:
-        rows = run_part("causal table", causal_settings(), args.seeds, args)
+        settings = [*causal_settings(), *failure_settings()]
+        rows = run_part("causal table", settings, args.seeds, args)
+        if args.lead_seeds:
+            with Progress("lead of G", say=print) as done:
+                leads = lead_rows(settings, seeds=range(args.lead_seeds), cache_dir=args.cache, on_done=done)
+            rows = [row | lead for row, lead in zip(rows, leads, strict=True)]
         write_csv(args.out / "causal_table.csv", rows)
     if "factorial" in parts:
         names = strongest(rows)
@@ -47,10 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             run_part(f"factorial of {', '.join(names)}", factorial_settings(names), args.factorial_seeds, args),
         )
     if "cures" in parts:
-        with _bar("tuning") as done:
+        with Progress("tuning", say=print) as done:
             tuned = tune(cache_dir=args.cache, workers=args.workers, on_done=done)
         write_csv(args.out / "tuning.csv", tuned)
-        with _bar("cures") as done:
+        with Progress("cures", say=print) as done:
             cures = cure_rows(tuned, seeds=range(args.seeds), cache_dir=args.cache, workers=args.workers, on_done=done)
         write_csv(args.out / "cures.csv", cures)
     return 0
@@ -60,27 +68,8 @@ def run_part(title: str, settings: Any, seeds: int, args: argparse.Namespace) ->
     """Announce, run and return one table."""
     runs = len({s.config for s in settings}) * seeds
     print(f"{title}: {runs} runs, about {runs * SECONDS_PER_RUN / args.workers:.0f} s when none is cached")
-    with _bar(title) as done:
+    with Progress(title, say=print) as done:
         return table(settings, seeds=range(seeds), cache_dir=args.cache, workers=args.workers, on_done=done)
-
-
-class _bar:
-    """A progress bar with remaining time, as an `on_done` callback."""
-
-    def __init__(self, title: str) -> None:
-        from tqdm import tqdm
-
-        self.bar = tqdm(desc=title, unit="run", disable=None)
-
-    def __enter__(self) -> Any:
-        return self.advance
-
-    def __exit__(self, *_: object) -> None:
-        self.bar.close()
-
-    def advance(self, done: int, total: int) -> None:
-        self.bar.total = total
-        self.bar.update(done - self.bar.n)
 
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""The causal table's settings: each dial at its null and on, and a factorial design of the strongest.
+"""The causal table's settings: each dial at its null and on, where LLDS fails, and a factorial of the strongest dials.
 
 What this file does not do: run them (rows.table).
 """
@@ -13,6 +13,21 @@ from lldsim.causal.rows import Setting
 from lldsim.causal.twins import calibrated
 from lldsim.config import RunConfig, preset
 from lldsim.dials import DIALS, Dial, apply, base_config, dial
+from lldsim.errors import ConfigError, suggest
+from lldsim.paper_worlds import NOISY_TWO_HOPS, TWO_HOPS
+
+# name: (what, changes of spiral, how many times as long as the others). A lambda is too small or the world too noisy.
+FAILURES: dict[str, tuple[str, dict[str, Any], int]] = {
+    "lambda_01": ("LLDS .01", {"llds_coef": 0.01}, 1),
+    "lambda_03": ("LLDS .03", {"llds_coef": 0.03}, 1),
+    "lambda_2": ("LLDS .2", {"llds_coef": 0.2}, 1),
+    "two_hops": ("two searches needed", TWO_HOPS, 2),
+    "two_hops_lambda_2": ("the same, LLDS .2", {**TWO_HOPS, "llds_coef": 0.2}, 2),
+    "two_hops_lambda_1": ("the same, LLDS 1: stays at one search", {**TWO_HOPS, "llds_coef": 1.0}, 2),
+    "noisy_two_hops": ("two searches needed, most fail", NOISY_TWO_HOPS, 2),
+    "noisy_two_hops_lambda_2": ("the same, LLDS .2", {**NOISY_TWO_HOPS, "llds_coef": 0.2}, 2),
+    "noisy_two_hops_lambda_1": ("the same, LLDS 1", {**NOISY_TWO_HOPS, "llds_coef": 1.0}, 2),
+}
 
 
 def causal_settings(dials: Sequence[str] | None = None, *, updates: int | None = None) -> list[Setting]:
@@ -31,6 +46,21 @@ def causal_settings(dials: Sequence[str] | None = None, *, updates: int | None =
         setting = "null" if d.cause else "on"
         settings.append(Setting(_labels(d.name, setting, d.family, d.what) | {"base": d.base}, dial_config(d, setting)))
     return [shortened(setting, updates) for setting in settings]
+
+
+def failure_settings(names: Sequence[str] | None = None, *, updates: int = 150) -> list[Setting]:
+    """Return the rows where LLDS fails or costs, beside GRPO in the same world and the lambda that holds.
+
+    `updates` is the length of the causal table's runs; two-hop worlds learn more slowly and get twice as many.
+    """
+    settings = []
+    for name in FAILURES if names is None else names:
+        if name not in FAILURES:
+            raise ConfigError(f"unknown row {name!r}{suggest(name, FAILURES)}; known: {', '.join(FAILURES)}")
+        what, changes, times = FAILURES[name]
+        config = preset("spiral").replace(updates=updates * times, **changes)
+        settings.append(Setting(_labels(name, "on", "where LLDS fails", what), config))
+    return settings
 
 
 def dial_config(d: Dial, setting: Any) -> RunConfig:

@@ -26,6 +26,9 @@ class Thresholds:
     spiral_drop: float = 0.05  # (1) mean change of correct responses <= -this at every update, nats per response
     spiral_similarity: float = 0.1  # (2) similarity of correct and wrong responses at least this (cosine, all pairs)
     spiral_lag: int = 5  # (3) the change is below what it was this many updates before
+    # The pull of wrong responses (causal/lead.py): what the negative part of G alone would lower in one update.
+    pull_size: float = 0.06  # large: nats per token of correct responses and update; twice an early update's
+    pull_looks: int = 2  # in this many looks running
 
 
 DEFAULT = Thresholds()

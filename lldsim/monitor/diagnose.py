@@ -23,7 +23,7 @@ from lldsim.monitor.rules import DEFAULT_RULES, Alarm, Rules, Watch
 
 Verdict = Literal["healthy", "stagnating", "decaying", "accelerating", "collapsed", "undecidable"]
 ORDER: tuple[Verdict, ...] = ("undecidable", "healthy", "stagnating", "decaying", "accelerating", "collapsed")
-LLD_RULES = ("likelihood-slope", "likelihood-fast", "likelihood-drop", "likelihood-acceleration")
+LLD_RULES = ("likelihood-entropy", "likelihood-slope", "likelihood-fast", "likelihood-drop", "likelihood-acceleration")
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _verdict(log: Log, alarms: list[Alarm], likelihood: np.ndarray | None, falle
         level = smooth(-likelihood, DEFAULT.signal_window)
         level = level[np.isfinite(level)]
         lowest, last = float(level.min()), float(level[-1])
-        named = [a for a in warned if a.rule in LLD_RULES]
+        named = [a for a in alarms if a.rule in LLD_RULES]  # also those that were too mild to warn
         if named and last > DEFAULT.decay_ratio * lowest and last - lowest > 0.05:
             worse = last > DEFAULT.acceleration_ratio * lowest and lowest > 0
             fall = f"likelihood fell from {-lowest:.2f} to {-last:.2f} nats per token"

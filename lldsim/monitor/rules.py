@@ -30,7 +30,15 @@ class Rules:
     warm_up: float = 12.0  # updates without alarms: a run's first steps move everything
     hold: int = 2  # rows in a row on which a condition must hold ...
     sparse: float = 3.0  # ... or one, where rows are at least this many updates apart
-    slope_window: float = 15.0  # updates
+    joint_window: float = 20.0  # updates; where entropy is logged, a slope of the likelihood that it confirms ...
+    joint_slope: float = -0.005  # nats per update over that window
+    joint_entropy: float = 1.4  # ... by standing at this multiple of its lowest level so far, ...
+    joint_rise: float = 0.15  # nats above that level, ...
+    joint_entropy_slope: float = 0.002  # and rising by this many nats per update over slope_window
+    slope_window: float = (
+        15.0  # updates; where it is not logged, the slope must be steeper; where it is, such a slope is
+    )
+    # no warning by itself, only part of the verdict on the whole log
     slope: float = -0.0097  # nats per update over that window
     fast_window: float = 10.0
     fast_slope: float = -0.025
@@ -185,6 +193,15 @@ class Watch:
                 return found
         return []
 
+    def _entropy_spreads(self) -> bool | None:
+        """Return whether entropy has left its lowest level and still rises; None where it is not logged."""
+        if "entropy" not in self._trails:
+            return None
+        rules, entropy = self.rules, self._trails["entropy"]
+        slope = entropy.slope(rules.slope_window * self.unit, rules.min_rows) * self.unit
+        far = entropy.level > rules.joint_entropy * max(entropy.lowest, 0.0)
+        return far and entropy.level - entropy.lowest > rules.joint_rise and slope > rules.joint_entropy_slope
+
     def _conditions(self, row: Mapping[str, float]) -> list[tuple[str, bool, float, Severity, str]]:
         rules, found = self.rules, []
         trails = self._likelihoods() if row.keys() & {"logp_correct", "logp_correct_over_all", "logp_all"} else []
@@ -194,11 +211,15 @@ class Watch:
             fast = _mildest(t.slope(rules.fast_window * self.unit, rules.min_rows) * self.unit for t in trails)
             drop = min(t.highest - t.level for t in trails)
             ratio = min(t.level / t.highest if t.highest < 0 else math.inf for t in trails)
+            joint = _mildest(t.slope(rules.joint_window * self.unit, rules.min_rows) * self.unit for t in trails)
             fell = ratio > rules.fallen
+            spreads = self._entropy_spreads()
             correct = row.keys() & {"logp_correct", "logp_correct_over_all"}
             what = "likelihood of correct responses" if correct else "likelihood of all responses"
             found += [
-                ("likelihood-slope", fell and slow < rules.slope, slow, "warning",
+                ("likelihood-entropy", fell and joint < rules.joint_slope and spreads is True, joint, "warning",
+                 f"{what} falls {-joint:.3f} nats per update over {rules.joint_window:g} updates while entropy rises"),
+                ("likelihood-slope", fell and slow < rules.slope, slow, "warning" if spreads is None else "info",
                  f"{what} falls {-slow:.3f} nats per update over {rules.slope_window:g} updates"),
                 ("likelihood-fast", fell and fast < rules.fast_slope, fast, "warning",
                  f"{what} falls {-fast:.3f} nats per update over {rules.fast_window:g} updates"),

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 Rows = Sequence[Mapping[str, Any]]
 _FAMILY_GAP = 0.7
-_COLUMNS = (1.25, 1.5)  # right edges of the two columns of numbers, on the rate axis
+_COLUMNS = (1.22, 1.44, 1.66)  # right edges of the columns of numbers, on the rate axis
 _DOT = 0.1  # width of one column of dots, on the rate axis
 
 
 def draw_rates(ax: Axes, rows: Rows) -> None:
-    """Draw each row's collapse rate with its Wilson interval, and beside it the median step and final reward."""
+    """Draw each row's collapse rate with its Wilson interval; beside it median step, G's lead and final reward."""
     place, y, family = [], 0.0, rows[0]["family"]
     for row in rows:
         y += _FAMILY_GAP * (row["family"] != family)
@@ -31,13 +31,13 @@ def draw_rates(ax: Axes, rows: Rows) -> None:
     for at, row in zip(place, rows, strict=True):
         shade = color("grpo") if row["setting"] == "default" else color("reward")
         _point(ax, at, row, shade=shade, filled=True)
-        step = "" if row["median_step"] is None else f"{row['median_step']:.0f}"
-        for x, text in zip(_COLUMNS, (step, f"{row['final_reward']:.2f}"), strict=True):
+        numbers = (_whole(row["median_step"]), _whole(row.get("pull_lead")), f"{row['final_reward']:.2f}")
+        for x, text in zip(_COLUMNS, numbers, strict=True):
             ax.text(x, at, text, va="center", ha="right", fontsize=6)
     ax.set_yticks(place, [_label(row) for row in rows], fontsize=6)
     _frame(ax, place[-1])
     ax.set_xlim(0, _COLUMNS[-1])
-    for x, text in zip(_COLUMNS, ("median\nstep", "final\nreward"), strict=True):
+    for x, text in zip(_COLUMNS, ("median\nstep", "lead\nof G", "final\nreward"), strict=True):
         ax.text(x, -0.8, text, va="bottom", ha="right", fontsize=6)
 
 
@@ -73,6 +73,10 @@ def draw_factorial(ax: Axes, rows: Rows, names: Sequence[str]) -> None:
 def _point(ax: Axes, at: float, row: Mapping[str, Any], *, shade: str, filled: bool) -> None:
     ax.plot([row["rate_low"], row["rate_high"]], [at, at], lw=0.9, color=shade, alpha=0.55, solid_capstyle="butt")
     ax.plot(row["rate"], at, "o", ms=3.2, mew=0.8, mec=shade, mfc=shade if filled else "white", clip_on=False, zorder=3)
+
+
+def _whole(value: float | None) -> str:
+    return "" if value is None or value != value else f"{value:.0f}"
 
 
 def _label(row: Mapping[str, Any]) -> str:

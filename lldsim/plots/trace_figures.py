@@ -15,6 +15,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from lldsim.errors import MissingDataError
 from lldsim.plots.style import color
 from lldsim.traces import Action, Trace
 
@@ -100,12 +101,19 @@ def _draw_action(ax: Axes, action: Action, y: float) -> None:
     ax.text(_GUTTER + last + _DECISION + _SUMS + 1, y + _ACTION / 2, sums, fontsize=6, ha="right", va="center")
 
 
-def _draw_feedback(ax: Axes, action: Action, y: float, cells: int) -> None:
-    text = {
+def feedback_text(action: Action) -> str:
+    """Return what the tool said to an action in words; MissingDataError after a final action, which has no feedback."""
+    if not action.feedback:
+        raise MissingDataError(f"the action {action.decision!r} ends its trace: there is no feedback to show")
+    return {
         "document": f"document: “the answer is {action.named}”",
         "useless document": "document without the answer",
         "error message": "error: the action is invalid, try again",
     }[action.feedback]
+
+
+def _draw_feedback(ax: Axes, action: Action, y: float, cells: int) -> None:
+    text = feedback_text(action)
     width = cells + _DECISION - 0.85
     ax.add_patch(
         Rectangle((_GUTTER, y + 0.1), width, _FEEDBACK - 0.2, fc="#F4F4F4", ec="#BBBBBB", hatch="////", lw=0.4)

@@ -51,7 +51,7 @@ def test_warns_through_logging_and_lets_the_run_go_on(caplog: pytest.LogCaptureF
     with caplog.at_level(logging.WARNING, logger="lldsim.monitor"):
         trainer.train(rows(run(sick=True)))
     assert trainer.state.global_step == 159
-    assert "likelihood-slope" in caplog.text
+    assert "likelihood-entropy" in caplog.text
 
 
 def test_stops_a_sick_run_before_the_reward_falls_and_leaves_a_healthy_one() -> None:

@@ -36,9 +36,22 @@ def spoken(log: Log, **options: Any) -> list[tuple[float, str]]:
 
 def test_sick_log_is_heard_long_before_the_reward_and_healthy_one_not(tmp_path: Path) -> None:
     alarms = spoken(log_of(run(sick=True), tmp_path))
-    assert alarms[0][1] == "likelihood-slope"
-    assert 55 <= alarms[0][0] <= 75  # the likelihood falls from 50 on, the reward from 140
+    assert alarms[0][1] == "likelihood-entropy"
+    assert 55 <= alarms[0][0] <= 80  # the likelihood falls from 50 on, the reward from 140
     assert "reward-fall" in {rule for _, rule in alarms}
+    blind = {name: values for name, values in run(sick=True).items() if name != "entropy"}
+    alarms = spoken(log_of(blind, tmp_path))
+    assert alarms[0][1] == "likelihood-slope"
+    assert 55 <= alarms[0][0] <= 75
+
+
+def test_a_gentle_slope_warns_only_where_entropy_confirms_it(tmp_path: Path) -> None:
+    columns = run(sick=True)
+    flat = columns | {"entropy": np.full_like(columns["entropy"], columns["entropy"][0])}
+    rules = {rule for step, rule in spoken(log_of(flat, tmp_path)) if step < 140}
+    assert "likelihood-entropy" not in rules
+    assert "likelihood-slope" not in rules
+    assert rules  # the drop itself still warns
     for seed in range(5):
         assert spoken(log_of(run(sick=False, seed=seed), tmp_path)) == []
 
