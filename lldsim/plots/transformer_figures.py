@@ -79,7 +79,7 @@ def inside_the_network(arms: Arms, probes: Sequence[Mapping[str, Any]]) -> Figur
     fallen = [r for r in arms["leak"] if collapse_step(r["reward"]) is not None]
     for place, (dash, words) in _ACTIONS.items():
         aligned_median(axes[0, 0], fallen, f"logp_correct_action{place}", shade=color("logp"), dash=dash, label=words)
-    axes[0, 0].set(ylabel="log-likelihood of correct\nresponses (nats per token)", ylim=(-4, 0.1))
+    axes[0, 0].set(ylabel="log-likelihood of correct\nresponses (nats per token)")
     shades = ("#555555", color("onpolicy"), color("gspo"), color("wrong"))
     for (name, words), shade in zip(_AFTER.items(), shades, strict=True):
         aligned_median(axes[0, 1], fallen, f"logp_after_{name}", sign=-1, shade=shade, dash="-", label=words)
@@ -90,7 +90,7 @@ def inside_the_network(arms: Arms, probes: Sequence[Mapping[str, Any]]) -> Figur
     aligned_median(
         axes[0, 2], fallen, "sampler_logp_correct", shade=color("gspo"), dash="--", label="as the sampler reports it"
     )
-    axes[0, 2].set(ylabel="log-likelihood of correct\nresponses (nats per token)", ylim=(-4, 0.1))
+    axes[0, 2].set(ylabel="log-likelihood of correct\nresponses (nats per token)")
     for name, role in _SIDES.items():
         arm_curves(axes[1, 0], padded(arms[name]), "similarity_all", role=role)
     axes[1, 0].set(xlabel="update", ylabel="cosine of right and wrong hidden\nstates, first action", xlim=(0, HORIZON))
@@ -156,6 +156,8 @@ def _probe_panels(change: Axes, share: Axes, probes: Sequence[Mapping[str, Any]]
     share.axline((0, 0), slope=1, color="#999999", lw=0.8, ls=":")
     share.set_xscale("symlog", linthresh=1e-3)
     share.set_yscale("symlog", linthresh=1e-3)
+    share.set_xticks([-10, -0.1, 0, 0.1])
+    share.set_yticks([-10, -0.1, 0, 0.1])
     share.set(xlabel="first-order change, all parameters", ylabel="its unembedding part (−G)")
 
 
