@@ -35,7 +35,7 @@ LONGER = 160  # the same runs continued, for leak runs that had not collapsed by
 LONG_SUFFIX = ", continued"
 DIGITS = 4
 PACKAGED_PROBES = PACKAGED_STUDY.with_name("probes.json")
-PROBED = (("leak", 6), ("leak", 0), ("leak", 1), ("llds", 6), ("llds", 0), ("llds", 1))  # condition, seed
+PROBED = (("leak", 6), ("leak", 0), ("llds", 6), ("llds", 0), ("leak", 1))  # condition, seed
 PROBE_EVERY, PROBE_UNTIL = 5, 56  # LLDS runs are probed for about as long as the others live
 KEPT = (
     "update", "reward", "logp_correct", "logp_wrong", "entropy", "grad_norm", "ratio_max", "response_length",

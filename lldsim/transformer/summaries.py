@@ -34,15 +34,15 @@ def _median(values: Sequence[float], of: int) -> float | None:
     return float(np.median(known)) if known and 2 * len(known) >= of else None
 
 
-def share_by_phase(probes: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return, for probes whose first-order change is positive and negative, the unembedding's share of it.
+def share_by_phase(probes: Sequence[Mapping[str, Any]], *, least: float = 0.0) -> dict[str, dict[str, Any]]:
+    """Return, for probes whose first-order change is above `least` and below -`least`, the unembedding's share of it.
 
     A share is `change_head` / `change`: 1 if the output matrix explains all, negative if it has the wrong sign.
     `same_sign` counts the probes where it has the right one.
     """
     out = {}
     for name, sign in (("rises", 1), ("falls", -1)):
-        pairs = [(row["change_head"], row["change"]) for row in probes if sign * row["change"] > 0]
+        pairs = [(row["change_head"], row["change"]) for row in probes if sign * row["change"] > least]
         shares = np.array([head / full for head, full in pairs])
         median = float(np.median(shares)) if len(shares) else None
         span = [float(x) for x in np.quantile(shares, [0.25, 0.75])] if len(shares) else None

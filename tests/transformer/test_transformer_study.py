@@ -99,7 +99,9 @@ def test_medians_before_the_collapse(arms: Arms) -> None:
 
 def test_share_by_phase_by_hand() -> None:
     pairs = [(2.0, 1.0), (4.0, 1.0), (-10.0, -1.0), (-10.0, 0.5), (float("nan"), float("nan"))]
-    found = share_by_phase([{"change": full, "change_head": head} for full, head in pairs])
+    rows = [{"change": full, "change_head": head} for full, head in pairs]
+    found = share_by_phase(rows)
+    assert share_by_phase(rows, least=3.0)["rises"]["n"] == 1
     assert found["rises"] == {"n": 2, "median": 0.375, "quartiles": [0.3125, 0.4375], "same_sign": 2}
     assert found["falls"]["n"] == 2
     assert found["falls"]["median"] == pytest.approx(0.025)
