@@ -105,7 +105,7 @@ def inside_the_network(arms: Arms, probes: Sequence[Mapping[str, Any]]) -> Figur
 
 
 def arm_curves(ax: Axes, records: Sequence[RunRecord], column: str, *, role: str) -> None:
-    """Draw every run faintly; boldly the median, or where runs collapse the one that does at their median step.
+    """Draw every run faintly; boldly the median, or where most collapse the run that does at their median step.
 
     A median over runs that end one after the other would rise again each time that a fallen one drops out.
     """
@@ -114,8 +114,8 @@ def arm_curves(ax: Axes, records: Sequence[RunRecord], column: str, *, role: str
     steps = [collapse_step(r["reward"]) for r in records]
     for line in lines:
         ax.plot(records[0]["update"], line, color=color(role), alpha=0.2, lw=0.6, rasterized=True)
-    typical = typical_collapse(list(records))
-    bold = lines[typical] if any(s is not None for s in steps) else np.median(lines, axis=0)
+    mostly = 2 * sum(step is not None for step in steps) >= len(steps)
+    bold = lines[typical_collapse(list(records))] if mostly else _median(lines)
     ax.plot(records[0]["update"], bold, color=color(role), lw=1.6)
 
 
@@ -131,10 +131,15 @@ def aligned_median(
         wide = np.pad(smooth(record[column], 3), (BEFORE, AFTER + 1), constant_values=np.nan)
         lines.append(sign * wide[step : step + BEFORE + AFTER + 1])
     stack = np.array(lines)
-    known = np.isfinite(stack).mean(axis=0) >= 0.5
-    middle = np.full(stack.shape[1], np.nan)
-    middle[known] = np.nanmedian(stack[:, known], axis=0)
-    ax.plot(np.arange(-BEFORE, AFTER + 1), middle, color=shade, ls=dash, label=label)
+    ax.plot(np.arange(-BEFORE, AFTER + 1), _median(stack), color=shade, ls=dash, label=label)
+
+
+def _median(lines: np.ndarray) -> np.ndarray:
+    """Return the median (U,) over lines (N, U), NaN where fewer than half of them have a value."""
+    known = np.isfinite(lines).mean(axis=0) >= 0.5
+    middle = np.full(lines.shape[1], np.nan)
+    middle[known] = np.nanmedian(lines[:, known], axis=0)
+    return middle
 
 
 def _probe_panels(change: Axes, share: Axes, probes: Sequence[Mapping[str, Any]]) -> None:
