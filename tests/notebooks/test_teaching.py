@@ -1,6 +1,6 @@
 """Locks the teaching notebooks: they run, they are short, and their checks tell right from wrong.
 
-- every notebook and every solution runs with FAST, in this process (and by papermill, marked slow: figures are pictures)
+- every notebook and every solution runs with FAST, in this process (and by papermill, marked slow, as pictures)
 - form: "You will: 1 2 3", a parameters cell with FAST, at most 25 code cells, markdown before each, three exercises
 - an untouched notebook has no right answer, its solutions have three, and a wrong answer gets a hint and not the value
 """
@@ -103,6 +103,7 @@ def test_an_unknown_exercise_is_an_error() -> None:
 def test_a_kernel_runs_it(path: Path, tmp_path: Path, repo_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     papermill = pytest.importorskip("papermill")
     monkeypatch.setenv("PYTHONPATH", str(repo_root))
+    monkeypatch.delenv("MPLBACKEND")  # the tests' own; a kernel draws inline
     parameters = {"FAST": True} if path in TEACHING else {}
     done = papermill.execute_notebook(
         path, tmp_path / path.name, parameters=parameters, kernel_name="python3", progress_bar=False, cwd=repo_root,
