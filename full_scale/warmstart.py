@@ -3,7 +3,8 @@
 Only for configurations like cpu_tiny, whose `model` is a folder that this command fills. Traces search for the gold
 titles, copy the sentence that answers the question and answer. In half of them the last fact is replaced by another
 value, in the document and the answer alike: the model must learn to read, it cannot remember. A share 1 - warm_right
-picks a fact of the document that was not asked for, which leaves reinforcement something to learn.
+has a bad habit: it answers with the first fact of the document that was not asked for. With warm_right below a half the
+greedy policy has that habit too, which leaves reinforcement something to learn that exact match can show.
 What this file does not do: distil a real model, or use a test question.
 """
 
@@ -39,7 +40,7 @@ def scripted_trace(
     if rng.random() >= right:
         others = [s for s in documents[-1].removesuffix(".").split(". ") if " is " in s and f"{s}." != sentence]
         if others:
-            sentence = rng.choice(others)
+            sentence = others[0]
             answer = sentence.rsplit(" is ", 1)[1]
             sentence += "."
     segments = [(SHORT_PROMPT.format(question=question.question), FEEDBACK_WEIGHT)]

@@ -119,6 +119,21 @@ def load(folder: Path | str) -> RunRecord:
     return RunRecord({name: table[:, i] for i, name in enumerate(header)}, **about)
 
 
+def find_records(folder: Path | str) -> dict[str, RunRecord]:
+    """Return the measured records under `folder` by name, the path from it; {} where the folder is absent or empty.
+
+    A record's folder may be called `record`, as full_scale leaves it: then the name is that of the run's folder.
+    Simulated and published records are passed over. Raises MissingDataError for a record that is cut short.
+    """
+    root, found = Path(folder), dict[str, RunRecord]()
+    for file in sorted(root.rglob("record.json")):
+        record, inside = load(file.parent), file.parent.relative_to(root)
+        named = inside.parent if inside.name == "record" and inside.parent.name else inside
+        if record.label == "measured":
+            found[named.as_posix()] = record
+    return found
+
+
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that decide a result."""
     found = {"python": platform.python_version()}

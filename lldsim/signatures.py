@@ -41,10 +41,11 @@ class World:
         return preset("spiral").replace(updates=updates or self.updates, **self.fields)
 
 
-# Found by a random search over dials and two seeds (1000, 1001) for entropy that lasts, then checked on eight others.
+# Found by a random search over dials on two seeds (1000, 1001) for entropy that lasts, then checked on eight others.
 # It takes a cause away (a stray word no longer breeds stray words) and makes the format strict: an action with two
-# stray words is invalid. The reward is then gone while the policy is still undecided, every group ties, and nothing
-# is left that could sharpen it.
+# stray words is invalid. So the reward is gone while the policy is still undecided; from then on every group ties, and
+# nothing is left that could sharpen it. On seeds 0-9 all groups tie from 3 to 12 updates after the collapse on in nine
+# runs, at 3.4 to 7.7 times the early entropy; in spiral from 3 to 16 on in eight, at .01 to .07 times.
 _LASTING: dict[str, Any] = {
     "recovery": (1.0, 1.0, 1.0, 1.0),
     "vocab_size": 128,

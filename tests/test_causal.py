@@ -29,14 +29,14 @@ from lldsim.causal import (
 )
 from lldsim.causal.command import write_csv
 from lldsim.causal.cures import TUNING_SEEDS, best_settings
-from lldsim.causal.lead import crossing, lead_row, probe_all, pull
+from lldsim.causal.lead import crossing, lead_row, lead_rows, pull_record
 from lldsim.causal.rows import Setting, median_survival, run_row, setting_row, table
 from lldsim.causal.twins import CALIBRATION_SEEDS
 from lldsim.cli import main
 from lldsim.config import RunConfig, matched_twin, preset
 from lldsim.dials import dial
-from lldsim.engine import simulate
 from lldsim.errors import ConfigError
+from lldsim.probe import probe_run
 from lldsim.record import RunRecord
 
 
@@ -154,46 +154,40 @@ def test_rows_where_llds_fails_have_their_grpo_beside_them() -> None:
         failure_settings(["two_hop"])
 
 
-def probed(reward: np.ndarray, pull_per_look: list[float], **config: Any) -> RunRecord:
-    """Two updates between looks; with these settings the pull is the column itself."""
-    column = np.full(len(reward), np.nan)
-    column[::2] = pull_per_look
-    settings = {"learning_rate": 0.5, "updates_per_rollout": 2, "optimizer": "sgd"} | config
-    return RunRecord({"reward": reward, "gwhes_batch_negative": column}, settings, "", {})
-
-
 def test_lead_is_the_time_from_a_lasting_pull_to_the_collapse() -> None:
-    reward = np.where(np.arange(60) < 50, 0.9, 0.0)
-    calm, loud = [0.01] * 30, [0.5] * 5 + [0.01] * 5 + [0.1] + [0.01] * 4 + [0.1] * 15
-    assert crossing(pull(probed(reward, loud))) == 32  # not the early updates, not the single look at 20
-    assert crossing(pull(probed(reward, calm))) is None
-    step = run_row(record(reward, np.full(60, -0.2)))["collapse_step"]
-    row = lead_row([probed(reward, loud), probed(reward, calm), probed(np.full(60, 0.9), loud)])
-    assert row == {
-        "pull_runs": 3, "pull_collapsed": 2, "pull_announced": 1, "pull_lead": step - 32, "pull_false": 1,
+    def looks(values: list[float]) -> np.ndarray:
+        curve = np.full(2 * len(values), np.nan)
+        curve[::2] = values
+        return curve
+
+    calm, loud = looks([0.01] * 25), looks([0.5] * 5 + [0.01] * 5 + [0.1] + [0.01] * 4 + [0.1] * 10)
+    assert crossing(loud) == 32  # not the early updates, not the single look at 20
+    assert crossing(calm) is None
+    unknown = np.full(50, np.nan)
+    assert lead_row([50, 50, None, None, 50], [loud, calm, loud, calm, unknown]) == {
+        "pull_runs": 4, "pull_collapsed": 2, "pull_announced": 1, "pull_lead": 18.0, "pull_false": 1,
     }  # fmt: skip
+    assert lead_row([32], [loud])["pull_announced"] == 0, "a crossing at the collapse announces nothing"
 
 
-def test_pull_is_the_drop_per_update_and_unknown_under_adam() -> None:
-    reward = np.full(60, 0.9)
-    assert np.nanmax(pull(probed(reward, [0.01] * 30, learning_rate=25.0, updates_per_rollout=10))) == pytest.approx(
-        2.5
-    )
-    assert lead_row([probed(reward, [1.0] * 30, optimizer="adam")])["pull_runs"] == 0
+@pytest.mark.parametrize("change", [{}, {"aggregation": "seq-mean-token-mean"}, {"feature_rate": 0.01}])
+def test_pull_is_the_probes_column_times_the_flow_time_of_an_update(change: dict[str, Any]) -> None:
+    config = RunConfig().replace(**SMALL, updates=16, **change)
+    record, probe = pull_record(config, until=15), probe_run(config, every=2)
+    assert np.flatnonzero(np.isfinite(record["pull"])).tolist() == [10, 12, 14]
+    wanted = 25.0 * 4 * probe["gwhes_batch_negative"]
+    np.testing.assert_allclose(record["pull"][10::2], wanted[10:15:2], rtol=1e-12)
 
 
-def test_probed_runs_are_cached_and_are_the_plain_runs(tmp_path: Path) -> None:
-    config = RunConfig().replace(**SMALL, updates=6)
-    (first,) = probe_all([config], cache_dir=tmp_path)
+def test_leads_are_cached_and_unknown_under_adam(tmp_path: Path) -> None:
+    config = RunConfig().replace(**SMALL, updates=14)
+    settings = [Setting({}, config), Setting({}, config.replace(optimizer="adam", learning_rate=0.01))]
+    first = lead_rows(settings, seeds=(0, 1), cache_dir=tmp_path)
     stamps = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("record.csv")}
-    (again,) = probe_all([config], cache_dir=tmp_path)
-    assert stamps
+    again = lead_rows(settings, seeds=(0, 1), cache_dir=tmp_path)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("record.csv")} == stamps
-    plain = simulate(config)
-    for name in plain.columns:
-        np.testing.assert_array_equal(first[name], plain[name], err_msg=name)
-        np.testing.assert_array_equal(again[name], plain[name], err_msg=name)
-    assert np.isfinite(first["gwhes_batch_negative"]).sum() == 3
+    np.testing.assert_equal(again, first)
+    assert [row["pull_runs"] for row in first] == [2, 0]
 
 
 def test_strongest_are_factors_whose_null_collapses_least() -> None:

@@ -30,6 +30,7 @@ from lldsim.explore import DIALS, Settings, explore, figure, small_multiples, wh
 from lldsim.explore import app as app_module
 from lldsim.explore.settings import preset_settings
 from lldsim.explore.story import what_changed
+from lldsim.probe import probe_run, pull_run
 from lldsim.record import RunRecord, load, make_record
 
 
@@ -46,9 +47,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def counted(config: Any) -> RunRecord:
         seen.append(config)
-        return simulate(config)
+        return pull_run(config)
 
-    monkeypatch.setattr(app_module, "simulate", counted)
+    monkeypatch.setattr(app_module, "pull_run", counted)
     return seen
 
 
@@ -141,7 +142,7 @@ def test_a_move_replaces_picture_words_and_download(runs: list[Any], tmp_path: A
     record = simulate(runs[1])
     assert shown.record is not None
     assert all(np.array_equal(shown.record[name], record[name], equal_nan=True) for name in record.columns)
-    assert what_happened(record, simulate(runs[0])) == shown.words
+    assert what_happened(shown.record, pull_run(runs[0])) == shown.words
     assert shown.preset.value == app_module.OWN
     for name in ("record.csv", "record.json"):
         (data,) = re.findall(rf'base64,([^"]+)">{name}', shown.download.value)
@@ -177,7 +178,7 @@ def test_errors_are_escaped_and_unforeseen_ones_are_shown(monkeypatch: pytest.Mo
         raise RuntimeError("<b>disk</b>")
 
     shown = explore(updates=20)
-    monkeypatch.setattr(app_module, "simulate", broken)
+    monkeypatch.setattr(app_module, "pull_run", broken)
     shown.dials["seed"].value = 5
     assert "RuntimeError: &lt;b&gt;disk&lt;/b&gt;" in shown.status.value
     shown.dials["seed"].value = -5
@@ -215,6 +216,18 @@ def test_words_are_the_diagnostics() -> None:
     assert healthy.startswith("No collapse in 40 updates")
 
 
+def test_words_count_the_looks_with_g_above_0() -> None:
+    config = preset("spiral").replace(updates=40)
+    quick, full = pull_run(config), probe_run(config, every=15)
+    for name in ("gwhes_batch", "gwhes_batch_negative", "reward"):
+        assert np.array_equal(quick[name], full[name], equal_nan=True)
+    count = sum(x > 0 for x in full["gwhes_batch"][[0, 15, 30]])
+    assert f"(G > 0) in {count} of 3 looks." in what_happened(quick)
+    assert "G > 0" not in what_happened(simulate(config))
+    with pytest.raises(ConfigError, match="every=0"):
+        pull_run(config, every=0)
+
+
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
@@ -242,11 +255,21 @@ def test_what_changed_names_the_dials() -> None:
 def test_figure_draws_the_record_and_its_phases() -> None:
     record = falling_record(0.8, fall=40)
     axes = figure(record, previous=falling_record(0.5, fall=None)).axes
-    assert len(axes) == 4
+    assert len(axes) == 6  # the last holds the legend
     drawn = [line.get_ydata() for line in axes[0].lines]
     assert any(np.array_equal(y, record["reward"]) for y in drawn)
     assert len(drawn) == 3  # the run before, the raw curve, the smooth one
     assert len(axes[0].patches) == len(find_phases(record).spans()) > 1
+
+
+def test_figure_draws_g_where_it_was_looked_at() -> None:
+    record = pull_run(preset("spiral").replace(updates=31))
+    drawn = [np.asarray(line.get_ydata()) for line in figure(record, previous=record).axes[2].lines]
+    at = [0, 15, 30]
+    total, wrong = record["gwhes_batch"][at], record["gwhes_batch_negative"][at]
+    for values in (total, wrong, wrong - total):
+        assert any(np.array_equal(y, values) for y in drawn)
+    assert all(len(np.unique(line.get_ydata())) <= 1 for line in figure(falling_record(0.8, fall=40)).axes[2].lines)
 
 
 def test_small_multiples_have_a_column_per_value() -> None:

@@ -2,7 +2,8 @@
 
 Locked here: a misspelt, mistyped, reserved, unread or overwritten parameter stops before anything runs; hero first;
 fast and overridden runs stay out of paper_figures; a second run is a cache hit, a forced one gives the same bytes; a
-changed notebook, parameter or output is no hit; the failing cell is named and earlier figures are kept; manifest rows.
+changed notebook, parameter or output is no hit; two at a time give the same bytes; the failing cell is named and
+earlier figures are kept; manifest rows.
 """
 
 from __future__ import annotations
@@ -193,6 +194,24 @@ def test_failing_cell_is_named_and_earlier_figures_are_kept(root: Path, capsys: 
     assert "fig01_bars failed at In [4], which starts \"boom = {}['missing key']\"" in captured.err
     assert "KeyError: 'missing key'" in captured.err
     assert list(json.loads((root / "paper_figures" / "manifest.json").read_text())["figures"]) == ["fig02_three_phases"]
+
+
+def test_two_at_a_time_give_the_same_files_and_stop_at_a_failure(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("fig01_bars", "fig02_three_phases", "fig03_more", "fig04_last")
+    for name in names:
+        write_notebook(root, name, [READS, WRITES.format(name=name)])
+    one = run_figures(root=root, out="one")
+    two = run_figures(root=root, out="two", workers=2)
+    assert [r.name for r in one] == [r.name for r in two] == [names[1], names[0], *names[2:]]  # the hero first
+    assert [r.row["files"] for r in one] == [r.row["files"] for r in two]
+    assert json.loads((root / "two" / "manifest.json").read_text())["figures"].keys() == set(names)
+    write_notebook(root, "fig03_more", [READS, "boom = {}['missing key']"])
+    assert main(["--workers", "2", "--out", "two"]) == 1
+    assert "fig03_more failed at In [4]" in capsys.readouterr().err
+    assert main(["--workers", "0"]) == 2
+    assert "--workers 0" in capsys.readouterr().err
 
 
 def test_figure_that_writes_nothing_fails(root: Path) -> None:

@@ -33,7 +33,7 @@ PROJECT = PYPROJECT["project"]
 
 # A module imports from its own layer or a lower one. A new module is given its place here first.
 LAYER = {
-    **dict.fromkeys(["names", "errors", "k3", "progress"], 0),
+    **dict.fromkeys(["names", "errors", "k3", "progress", "hosted"], 0),
     **dict.fromkeys(["types", "config"], 1),
     **dict.fromkeys(["draws", "features", "policy", "world", "dials", "arms"], 2),
     **dict.fromkeys(

@@ -2,8 +2,9 @@
 
 Locked here: a verdict is a comparison with two bounds, inclusive, in either direction, and an unmeasured number lacks;
 each measurement reads what its words say from records made by hand; a curve without the signature gets another verdict;
-the worlds' arms are paired and differ in LLDS alone; every cell of the picture carries its verdict and number; the
-committed table follows from the committed numbers by the rules of today.
+the worlds' arms are paired and differ in LLDS alone; entropy lasts in the strict world because its groups tie while it
+is high; every cell of the picture carries its verdict and number; the committed table follows from the committed
+numbers by the rules of today.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pytest
 from lldsim.config import preset
 from lldsim.diagnostics.collapse import collapse_step
 from lldsim.diagnostics.signatures import SIGNATURES, Signature, WorldRuns, signature_rows
+from lldsim.engine import simulate
 from lldsim.errors import ConfigError
 from lldsim.record import RunRecord
 from lldsim.signatures import WORLDS, level_counts, run_world, world, world_arms
@@ -155,6 +157,14 @@ def test_a_run_world_is_probed_before_its_collapses(tmp_path: Path) -> None:
     assert np.isfinite(found.probed[0]["similarity"]).sum() > 0
     assert collapse_step(arms["grpo"][0]["reward"]) is not None
     assert np.isfinite(found.eq3).any()
+
+
+def test_entropy_lasts_where_groups_tie_while_it_is_high() -> None:
+    for name, lasts in (("strict", True), ("spiral", False)):
+        found = simulate(world(name).config(updates=125))
+        assert collapse_step(found["reward"]) is not None
+        assert found["tied_groups"][-10:].mean() > 0.98, name
+        assert bool(found["entropy"][-10:].mean() > 3 * found["entropy"][2:10].mean()) == lasts, name
 
 
 def test_picture_has_a_cell_per_world_and_signature() -> None:

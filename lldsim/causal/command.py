@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--parts", default=",".join(PARTS), help=f"some of {','.join(PARTS)}")
     parser.add_argument("--seeds", type=int, default=20, help="seeds of the causal table and the cures (default 20)")
     parser.add_argument("--factorial-seeds", type=int, default=20)
-    parser.add_argument("--lead-seeds", type=int, default=10, help="seeds probed for G's lead, 3 s each; 0 = none")
+    parser.add_argument("--lead-seeds", type=int, default=10, help="seeds looked into for G's lead, 1 s each; 0 = none")
     parser.add_argument("--workers", type=int, default=1, help="single-thread processes (default 1)")
     parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE, metavar="DIR")
     args = parser.parse_args(argv)

@@ -1,4 +1,4 @@
-"""How long before the collapse do wrong responses pull? The negative part of G, read on probed runs.
+"""How long before the collapse do wrong responses pull? The negative part of G, read along runs.
 
     pull = learning_rate * updates_per_rollout * G_negative        (nats per token of correct responses and update)
 
@@ -25,20 +25,51 @@ from lldsim.causal.rows import Setting
 from lldsim.config import RunConfig
 from lldsim.diagnostics.collapse import collapse_step
 from lldsim.diagnostics.thresholds import DEFAULT, Thresholds
-from lldsim.probe import probe_run
-from lldsim.record import RunRecord
-from lldsim.sweep import DEFAULT_CACHE, cached_record, code_hash
+from lldsim.engine import Run
+from lldsim.probe import Look, look
+from lldsim.record import RunRecord, make_record
+from lldsim.sweep import DEFAULT_CACHE, cached_record, code_hash, run_all
+from lldsim.theory.flow import loss_weights
+from lldsim.theory.kernel import gwhes
 
-COLUMN = "gwhes_batch_negative"
 EVERY = 2  # updates between two looks
-_SOURCES = ("probe.py", "theory/kernel.py", "theory/flow.py", "theory/weights.py")
+_SOURCES = ("causal/lead.py", "probe.py", "theory/kernel.py", "theory/flow.py", "theory/weights.py")
 
 
-def pull(record: RunRecord) -> npt.NDArray[np.float64]:
-    """Return the pull of wrong responses (U,), NaN where it was not looked at and everywhere under Adam."""
-    config = record.config
-    scale = config["learning_rate"] * config["updates_per_rollout"] if config["optimizer"] == "sgd" else np.nan
-    return scale * record[COLUMN]
+def pull_of(seen: Look, config: RunConfig) -> float:
+    """Return the pull of wrong responses in one batch before its update; NaN without a correct response.
+
+    The same number as `scale` times the probe's column `gwhes_batch_negative` (tested), without the probe's other sums.
+    """
+    batch = seen.batch
+    weights = loss_weights(seen.advantages, batch.action_mask, aggregation=config.objective.aggregation)
+    parts = gwhes(
+        seen.hidden, seen.probs, batch.tokens, batch.action_mask, weights, level="response", tied_groups="zero"
+    )
+    right = batch.rewards > 0
+    if not right.any():
+        return float("nan")
+    return scale(config) * float(parts.negative[right].sum() / batch.action_mask[right].sum())
+
+
+def scale(config: RunConfig) -> float:
+    """Return learning_rate * updates_per_rollout: the flow time of one update under SGD. NaN under Adam."""
+    trainer = config.trainer
+    return trainer.learning_rate * trainer.updates_per_rollout if trainer.optimizer == "sgd" else float("nan")
+
+
+def pull_record(config: RunConfig, *, until: int) -> RunRecord:
+    """Simulate `until` updates of `config` and return their pull, NaN where it was not looked at.
+
+    Early updates are not looked at, because no crossing is counted there.
+    """
+    run, values = Run(config), np.full(until, np.nan)
+    for update in range(until):
+        if update >= DEFAULT.early[1] and update % EVERY == 0:
+            values[update] = pull_of(look(run), config)
+        run.step()
+    columns = {"update": np.arange(until, dtype=float), "pull": values}
+    return make_record(columns, config.flat(), config.config_hash())
 
 
 def crossing(values: npt.ArrayLike, thresholds: Thresholds = DEFAULT) -> int | None:
@@ -57,12 +88,13 @@ def crossing(values: npt.ArrayLike, thresholds: Thresholds = DEFAULT) -> int | N
     return None
 
 
-def lead_row(records: Sequence[RunRecord]) -> dict[str, Any]:
-    """Return what the pull says about one setting: runs probed, collapses it announced, its lead, and false alarms.
+def lead_row(steps: Sequence[int | None], pulls: Sequence[npt.NDArray[np.float64]]) -> dict[str, Any]:
+    """Return what the pull says about one setting: runs looked at, collapses it announced, its lead, and false alarms.
 
-    `pull_lead` is the median of collapse minus crossing over the announced collapses, in updates.
+    `steps` are collapse steps (None = did not collapse), `pulls` (U,) each. `pull_lead` is the median of collapse minus
+    crossing over the announced collapses, in updates.
     """
-    pairs = [(collapse_step(r["reward"]), crossing(pull(r))) for r in records if np.isfinite(pull(r)).any()]
+    pairs = [(step, crossing(curve)) for step, curve in zip(steps, pulls, strict=True) if np.isfinite(curve).any()]
     fallen = [(step, at) for step, at in pairs if step is not None]
     leads = [step - at for step, at in fallen if at is not None and at < step]
     return {
@@ -74,23 +106,6 @@ def lead_row(records: Sequence[RunRecord]) -> dict[str, Any]:
     }
 
 
-def probe_all(
-    configs: Sequence[RunConfig],
-    *,
-    cache_dir: Path | str | None = DEFAULT_CACHE,
-    on_done: Callable[[int, int], None] | None = None,
-) -> list[RunRecord]:
-    """Return the probed records of `configs`, cached like plain ones (one process: a look is mostly theory)."""
-    records: dict[RunConfig, RunRecord] = {}
-    unique = list(dict.fromkeys(configs))
-    for config in unique:
-        key = f"probed-{_probe_hash()}/{config.config_hash()}"
-        records[config] = cached_record(key, lambda c=config: probe_run(c, every=EVERY), cache_dir)
-        if on_done:
-            on_done(len(records), len(unique))
-    return [records[config] for config in configs]
-
-
 def lead_rows(
     settings: Sequence[Setting],
     *,
@@ -98,17 +113,35 @@ def lead_rows(
     cache_dir: Path | str | None = DEFAULT_CACHE,
     on_done: Callable[[int, int], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return one `lead_row` per setting, in their order, over `seeds`."""
+    """Return one `lead_row` per setting, in their order, over `seeds`; looks are cached, in one process.
+
+    A run is looked at up to its collapse or its end, so the plain runs come first (from the cache after `table`).
+    """
     seeds = list(seeds)
     configs = [setting.config.replace(seed=seed) for setting in settings for seed in seeds]
-    records = probe_all(configs, cache_dir=cache_dir, on_done=on_done)
+    steps = [collapse_step(record["reward"]) for record in run_all(configs, cache_dir=cache_dir)]
+    found: dict[RunConfig, npt.NDArray[np.float64]] = {}
+    unique = dict(zip(configs, steps, strict=True))
+    for config, step in unique.items():
+        until = config.trainer.updates if step is None else step
+        if np.isnan(scale(config)):
+            found[config] = np.full(until, np.nan)
+        else:
+            key = f"pull-{_sources_hash()}/{config.config_hash()}"
+            record = cached_record(key, lambda c=config, u=until: pull_record(c, until=u), cache_dir)
+            found[config] = record["pull"]
+        if on_done:
+            on_done(len(found), len(unique))
     n = len(seeds)
-    return [lead_row(records[i * n : (i + 1) * n]) for i in range(len(settings))]
+    return [
+        lead_row(steps[i * n : (i + 1) * n], [found[c] for c in configs[i * n : (i + 1) * n]])
+        for i in range(len(settings))
+    ]
 
 
 @cache
-def _probe_hash() -> str:
-    digest = hashlib.sha256(f"{code_hash()} every {EVERY}".encode())
+def _sources_hash() -> str:
+    digest = hashlib.sha256(f"{code_hash()} every {EVERY} from {DEFAULT.early[1]}".encode())
     for name in _SOURCES:
         digest.update((Path(__file__).parents[1] / name).read_bytes())
     return digest.hexdigest()[:12]

@@ -19,11 +19,11 @@ from typing import Any
 import ipywidgets as widgets
 
 from lldsim.config import RunConfig
-from lldsim.engine import simulate
 from lldsim.errors import LldsimError
 from lldsim.explore.picture import figure
 from lldsim.explore.settings import DIALS, PRESETS, Settings, preset_settings
 from lldsim.explore.story import what_changed, what_happened
+from lldsim.probe import pull_run
 from lldsim.record import RunRecord
 
 KEPT_RUNS = 64  # answered from memory when a dial comes back
@@ -79,7 +79,7 @@ class Explorer(widgets.VBox):
 
     def _run(self, config: RunConfig) -> RunRecord:
         if config not in self._runs:
-            self._runs[config] = simulate(config)
+            self._runs[config] = pull_run(config)
             if len(self._runs) > KEPT_RUNS:
                 self._runs.popitem(last=False)
         self._runs.move_to_end(config)

@@ -1,4 +1,4 @@
-"""The explorer's pictures: four panels of one run, and small multiples over a dial's values for those who only read.
+"""The explorer's pictures: five panels of one run, and small multiples over a dial's values for those who only read.
 
 What this file does not do: run anything but the runs of `small_multiples`.
 """
@@ -33,10 +33,11 @@ PANELS: tuple[tuple[str, tuple[tuple[str, str, str], ...], bool], ...] = (
     ("entropy (nats per token)", (("entropy", "entropy", "entropy"),), False),
     ("gradient norm", (("grad_norm", "grad_norm", "gradient norm"),), True),
 )
+LEAST_PULL = 1e-5  # nats per unit of learning rate; below it the axis of G is linear
 
 
 def figure(record: RunRecord, *, previous: RunRecord | None = None, title: str = "") -> Figure:
-    """Return four panels of `record` over its phases, `previous` dashed in grey behind."""
+    """Return the panels of `record` over its phases, G where it was looked at, `previous` dashed in grey behind."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -45,18 +46,26 @@ def figure(record: RunRecord, *, previous: RunRecord | None = None, title: str =
     # Fixed margins: a layout solved for every move would cost time.
     with style_context(), matplotlib.rc_context({"figure.constrained_layout.use": False}):
         fig = Figure(figsize=(9.0, 4.6))
-        axes = fig.subplots(2, 2, sharex=True)
-        fig.subplots_adjust(left=0.06, right=0.99, top=0.89, bottom=0.16, hspace=0.22, wspace=0.13)
-        for ax, (name, lines, log) in zip(axes.flat, PANELS, strict=True):
+        axes = fig.subplots(2, 3, sharex=True)
+        fig.subplots_adjust(left=0.06, right=0.99, top=0.89, bottom=0.1, hspace=0.22, wspace=0.22)
+        for ax, (name, lines, log) in zip((*axes[0, :2], *axes[1, :2]), PANELS, strict=True):
             _panel(ax, record, lines, log=log, previous=previous)
             ax.set_title(name)
+        _pull_panel(axes[0, 2], record, previous)
+        handles, labels = axes[0, 1].get_legend_handles_labels()
         if previous is not None:
-            axes[0, 1].plot([], [], color="#888888", ls="--", lw=0.9, label="the run before")
-        axes[0, 1].legend(loc="lower left")
-        for ax in axes[1]:
+            handles += axes[0, 1].plot([], [], color="#888888", ls="--", lw=0.9)
+            labels.append("the run before")
+        handles += axes[0, 2].plot([], [], color="black", marker=".")
+        axes[1, 2].axis("off")
+        shades = phase_handles()
+        axes[1, 2].legend(
+            [*handles, *shades], [*labels, "G: wrong less right", *(str(s.get_label()) for s in shades)], loc="center"
+        )
+        for ax in (*axes[1, :2], axes[0, 2]):
             ax.set_xlabel("update")
+        axes[0, 2].tick_params(labelbottom=True)
         axes[0, 0].set(xlim=(0, max(len(record) - 1, 1)), ylim=(-0.02, 1.02))
-        fig.legend(handles=phase_handles(), loc="lower center", ncols=4)
         fig.suptitle(title or f"simulated, seed {record.config.get('seed')}", x=0.06, y=0.985, ha="left")
     return fig
 
@@ -97,6 +106,29 @@ def small_multiples(
             [*handles, *shades], [*labels, *(str(s.get_label()) for s in shades)], loc="outside lower center", ncols=3
         )
     return fig, records
+
+
+def _pull_panel(ax: Axes, record: RunRecord, previous: RunRecord | None) -> None:
+    """Draw G of right responses and its two parts: what wrong ones pull down and right ones lift."""
+    from lldsim.plots.panels import shade_phases
+
+    shade_phases(ax, find_phases(record))
+    ax.set_title("G per token of right responses")
+    ax.axhline(0, color="black", lw=0.6)
+    ax.set_yscale("symlog", linthresh=LEAST_PULL)
+    ax.set_yticks([-0.1, -1e-3, 0, 1e-3, 0.1])
+    ax.minorticks_off()
+    for shown, dashed in ((previous, True), (record, False)):
+        if shown is None or "gwhes_batch" not in shown.columns:
+            continue
+        at = np.isfinite(shown["gwhes_batch"])
+        total, wrong = shown["gwhes_batch"][at], shown["gwhes_batch_negative"][at]
+        if dashed:
+            ax.plot(shown["update"][at], total, color="#888888", ls="--", lw=0.9)
+            continue
+        ax.plot(shown["update"][at], wrong, color=color("wrong"), lw=0.9)
+        ax.plot(shown["update"][at], wrong - total, color=color("correct"), lw=0.9)
+        ax.plot(shown["update"][at], total, color="black", marker=".", lw=1.4)
 
 
 def _panel(

@@ -14,7 +14,7 @@ from lldsim.record import RunRecord
 
 
 def what_happened(record: RunRecord, previous: RunRecord | None = None) -> str:
-    """Return two or three sentences about `record`: outcome, what the likelihood did meanwhile, and what changed.
+    """Return a few sentences about `record`: outcome, what the likelihood did meanwhile, and what changed.
 
     Numbers come from `diagnostics` with its fixed thresholds; `previous` is the run that was shown before.
     """
@@ -36,13 +36,25 @@ def what_happened(record: RunRecord, previous: RunRecord | None = None) -> str:
         f"At most, entropy was ×{surge(record['entropy']):.1f} and gradient norm ×{surge(record['grad_norm']):.1f} of "
         "its early mean."
     )
-    return " ".join([outcome, likelihood, surges, *_compared(step, previous, record)])
+    return " ".join([outcome, likelihood, *_pull(record, step), surges, *_compared(step, previous, record)])
 
 
 def what_changed(new: Settings, old: Settings) -> str:
     """Return the dials that differ, as "label old → new"; an empty string where none does."""
     moved = [name for name in DIALS if getattr(new, name) != getattr(old, name)]
     return ", ".join(f"{DIALS[name].label} {getattr(old, name)} → {getattr(new, name)}" for name in moved)
+
+
+def _pull(record: RunRecord, step: int | None) -> list[str]:
+    """Say at how many looks before the end wrong responses pulled harder than right ones lifted, if any look was."""
+    if "gwhes_batch" not in record.columns:
+        return []
+    seen = record["gwhes_batch"][:step]
+    seen = seen[np.isfinite(seen)]
+    if not seen.size:
+        return []
+    looks = f"{(seen > 0).sum()} of {seen.size} looks" + ("" if step is None else " before it")
+    return [f"Wrong responses pulled harder than right ones lifted (G > 0) in {looks}."]
 
 
 def _compared(step: int | None, previous: RunRecord | None, record: RunRecord) -> list[str]:

@@ -22,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="override a parameter")
     parser.add_argument("--out", metavar="DIR", help=f"output folder (default {FULL_OUT})")
     parser.add_argument("--force", action="store_true", help="draw again what is up to date")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="notebooks that run at a time (default 1)")
     parser.add_argument("--list", action="store_true", help="list figures, parameters and expected seconds")
     args = parser.parse_args(argv)
     try:
@@ -31,7 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(_listing(spec))
             return 0
         overrides = _parse_overrides(args.set)
-        options = {"fast": args.fast, "out": args.out, "force": args.force, "root": root}
+        if args.workers < 1:
+            raise ConfigError(f"--workers {args.workers}: at least one notebook must run at a time")
+        options = {"workers": args.workers, "fast": args.fast, "out": args.out, "force": args.force, "root": root}
         run_figures(args.names, overrides=overrides, say=print, progress=True, **options)
     except FigureError as error:
         print(f"figures: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Make figures: check every notebook's parameters first, then execute, record and show one after the other.
+"""Make figures: check every notebook's parameters first, then execute, record and show them, two at a time if asked.
 
 A figure is a rule: notebook + parameters + package source + library versions -> files. The rule's hash is kept
 in the manifest, so a figure that is up to date is not drawn again. Quick or overridden runs go to a folder under
@@ -15,7 +15,7 @@ import os
 import platform
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -31,6 +31,9 @@ FULL_OUT, FAST_OUT, CUSTOM_OUT = "paper_figures", "build/figures_fast", "build/f
 VERSIONED = ("numpy", "torch", "matplotlib", "numba")
 # Threads reorder sums and hash seeds reorder sets: either would change bytes between two runs.
 KERNEL_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+
+
+Plan = tuple[FigureSpec, Mapping[str, Any]]  # a notebook and the parameters it is run with
 
 
 class FigureError(LldsimError):
@@ -59,7 +62,8 @@ def repository_root() -> Path:
 
 
 def cache_key(spec: FigureSpec, parameters: Mapping[str, Any]) -> str:
-    """Return the hash of all that decides a figure's bytes: cells, parameters, package source, versions.
+    """Return the hash of all that decides a figure's bytes: cells, parameters, package source, versions, and the
+    measured records in the folder that a parameter RECORDS names.
 
     The output folder is left out, because it changes where files lie and not what they hold.
     """
@@ -67,9 +71,13 @@ def cache_key(spec: FigureSpec, parameters: Mapping[str, Any]) -> str:
     sources = sorted(path for kind in ("*.py", "*.yaml", "*.csv", "*.csv.gz") for path in package.rglob(kind))
     digest = hashlib.sha256()
     settings = {name: repr(value) for name, value in parameters.items() if name != "OUT"}
+    root = spec.path.resolve().parents[2]
+    if (records := parameters.get("RECORDS")) is not None:  # measured runs that the figure draws over its own
+        sources += sorted(path for path in (root / records).rglob("record.*") if path.suffix in (".json", ".csv"))
     for part in (json.dumps([spec.name, spec.cells, settings, _versions()], sort_keys=True).encode(), *sources):
         if isinstance(part, Path):
-            digest.update(part.relative_to(package).as_posix().encode())
+            name = part.relative_to(package).as_posix() if part.is_relative_to(package) else part.name
+            digest.update(name.encode())
             part = part.read_bytes()
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()
@@ -85,13 +93,15 @@ def run_figures(
     root: str | Path | None = None,
     say: Callable[[str], object] = lambda _: None,
     progress: bool = False,
+    workers: int = 1,
 ) -> list[FigureResult]:
     """Make the named figures (all for none) and return one result each, hero first.
 
     `out` defaults to `paper_figures`, to `build/figures_fast` for fast runs and to `build/figures_custom` for
-    overridden ones. `say` receives each line for the user; `progress` draws a bar over cells.
+    overridden ones. `say` receives each line for the user; `progress` draws a bar. `workers` notebooks run at a time,
+    after the first alone, which compiles and fills the cache; each in a kernel of its own, so no file depends on it.
     Raises, before anything runs, MissingDataError without notebooks and ConfigError for a bad name or parameter;
-    FigureError at the first notebook that fails, the results of earlier ones being kept.
+    FigureError at the first notebook that fails, the results of those done being kept.
     """
     root = Path(root).resolve() if root is not None else repository_root()
     overrides = overrides or {}
@@ -103,31 +113,78 @@ def run_figures(
     target = (Path.cwd() / out).resolve() if out is not None else root / default_out
     manifest = read_manifest(target)
     say(_announcement(plans, fast=fast, target=_shown(target, root)))
+    keys = {spec.name: cache_key(spec, parameters) for spec, parameters in plans}
+    rows = {
+        spec.name: None if force else _current(manifest.get(spec.name), keys[spec.name], target) for spec, _ in plans
+    }
+    todo = [(spec, parameters) for spec, parameters in plans if rows[spec.name] is None]
+    drawn: dict[str, FigureResult] = {}
+    for spec, row in _executed(todo, root=root, out=target, workers=workers, progress=progress):
+        row |= {"key": keys[spec.name], "command": _command(spec, fast=fast, overrides=overrides)}
+        remove_stale(manifest.get(spec.name), row, target)
+        manifest[spec.name] = row
+        write_manifest(manifest, target)
+        write_gallery(manifest, target)
+        say(f"{spec.name}: {row['seconds']:.1f} s, {row['label']}")
+        drawn[spec.name] = FigureResult(spec.name, False, target, row)
     results = []
-    for number, (spec, parameters) in enumerate(plans, start=1):
-        key = cache_key(spec, parameters)
-        row = None if force else _current(manifest.get(spec.name), key, target)
-        cached = row is not None
-        if row is None:
-            bar = {"desc": f"{spec.name} ({number}/{len(plans)})", "unit": "cell", "leave": False, "disable": None}
-            row = _execute(spec, parameters, root=root, out=target, bar=bar if progress else False)
-            row |= {"key": key, "command": _command(spec, fast=fast, overrides=overrides)}
-            remove_stale(manifest.get(spec.name), row, target)
-            manifest[spec.name] = row
-            write_manifest(manifest, target)
-            write_gallery(manifest, target)
-        say(f"{spec.name}: up to date" if cached else f"{spec.name}: {row['seconds']:.1f} s, {row['label']}")
-        results.append(FigureResult(spec.name, cached, target, row))
+    for spec, _ in plans:
+        if (row := rows[spec.name]) is not None:
+            say(f"{spec.name}: up to date")
+            results.append(FigureResult(spec.name, True, target, row))
+        else:
+            results.append(drawn[spec.name])
     if any(result.cached for result in results):
         say("figures that are up to date were not drawn again; --force (make: FORCE=1) draws them")
     return results
+
+
+def _executed(
+    plans: Sequence[Plan], *, root: Path, out: Path, workers: int, progress: bool
+) -> Iterator[tuple[FigureSpec, dict[str, Any]]]:
+    """Execute the notebooks and yield each with its row as it is done."""
+    # One after the other a bar counts the cells of a notebook; side by side one bar counts notebooks.
+    alone = plans if workers <= 1 or len(plans) <= 2 else plans[:1]
+    for number, (spec, parameters) in enumerate(alone, start=1):
+        bar = {"desc": f"{spec.name} ({number}/{len(plans)})", "unit": "cell", "leave": False, "disable": None}
+        yield spec, _execute(spec, parameters, root=root, out=out, bar=bar if progress else False)
+    rest = plans[len(alone) :]
+    if not rest:
+        return
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from multiprocessing import get_context
+
+    from tqdm import tqdm
+
+    # The longest first, so that none is left running alone; processes, because papermill changes the folder it is in.
+    rest = sorted(rest, key=lambda plan: -_seconds(plan))
+    with (
+        ProcessPoolExecutor(min(workers, len(rest)), mp_context=get_context("spawn")) as pool,
+        tqdm(total=len(rest), unit="figure", leave=False, disable=None if progress else True) as shown,
+    ):
+        futures = {pool.submit(_execute, spec, parameters, root=root, out=out): spec for spec, parameters in rest}
+        try:
+            for future in as_completed(futures):
+                row = future.result()
+                shown.update()
+                yield futures[future], row
+        finally:  # after a failure nothing new begins
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _seconds(plan: Plan) -> float:
+    """Return how long a notebook says that it takes; one that does not say goes first."""
+    spec, parameters = plan
+    return spec.expected_seconds.get("fast" if parameters["FAST"] else "full", float("inf"))
 
 
 def _current(row: dict[str, Any] | None, key: str, out: Path) -> dict[str, Any] | None:
     return row if row is not None and row["key"] == key and intact(row, out) else None
 
 
-def _execute(spec: FigureSpec, parameters: Mapping[str, Any], *, root: Path, out: Path, bar: Any) -> dict[str, Any]:
+def _execute(
+    spec: FigureSpec, parameters: Mapping[str, Any], *, root: Path, out: Path, bar: Any = False
+) -> dict[str, Any]:
     try:
         import papermill
     except ImportError as error:

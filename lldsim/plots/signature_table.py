@@ -24,17 +24,17 @@ def signature_figure(rows: Sequence[Mapping[str, Any]], worlds: Mapping[str, str
     names = list(dict.fromkeys(row["signature"] for row in rows))
     about = {row["signature"]: row for row in rows}
     cells = {(row["signature"], row["world"]): row for row in rows}
-    fig = Figure(figsize=(9.0, _ROW * (len(names) + 5.5)))
+    fig = Figure(figsize=(10.0, _ROW * (len(names) + 5.5)))
     fig.set_layout_engine("none")
     ax = fig.add_axes((0.01, 0.01, 0.98, 0.98))
-    left = 5.6  # in units of one column: signature, what is measured, bounds
+    left = 6.6  # in units of one column: signature, what is measured, bounds
     ax.set_xlim(0, left + len(worlds))
     ax.set_ylim(len(names) + 1.2, -3.6)
     ax.axis("off")
     for x, text in (
         (0.0, "paper's figure and signature"),
-        (2.35, "measured here (median over runs)"),
-        (4.5, "has / partly"),
+        (2.75, "measured here (median over runs)"),
+        (5.35, "has / partly"),
     ):
         ax.text(x, -0.75, text, va="bottom", fontsize=7, weight="bold")
     for column, (world, what) in enumerate(worlds.items()):
@@ -44,9 +44,9 @@ def signature_figure(rows: Sequence[Mapping[str, Any]], worlds: Mapping[str, str
         row = about[name]
         ax.text(0.0, y, row["figure"], va="center", fontsize=6.5, color=color("null"))
         ax.text(0.42, y, name, va="center", fontsize=7)
-        ax.text(2.35, y, row["measured"], va="center", fontsize=6.5, color=color("null"))
+        ax.text(2.75, y, row["measured"], va="center", fontsize=6.5, color=color("null"))
         sign = "≥" if row["has"] > row["partly"] else "≤"
-        ax.text(4.5, y, f"{sign} {row['has']:g} / {row['partly']:g}", va="center", fontsize=6.5, color=color("null"))
+        ax.text(5.35, y, f"{sign} {row['has']:g} / {row['partly']:g}", va="center", fontsize=6.5, color=color("null"))
         for column, world in enumerate(worlds):
             _cell(ax, left + column, y, cells[name, world])
     for column, world in enumerate(worlds):

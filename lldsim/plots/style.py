@@ -11,6 +11,7 @@ Sources: Okabe & Ito, "Color Universal Design" (2008); Paul Tol, "Colour Schemes
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
@@ -32,7 +33,10 @@ QUANTITY_COLORS = {
     "entropy": "#44AA99",
     "similarity": "#88CCEE",
 }
-PROVENANCE_COLORS = {"published": "#999933"}  # numbers as printed in the paper, never ours
+PROVENANCE_COLORS = {
+    "published": "#999933",  # numbers as printed in the paper, never ours
+    "measured": "#117733",  # runs of a real model beside simulated ones
+}
 ROLE: dict[str, str] = {**ARM_COLORS, **OUTCOME_COLORS, **QUANTITY_COLORS, **PROVENANCE_COLORS}
 
 # Pale, and darker as the phase is worse: they lie behind curves and must also read in grey print.
@@ -115,9 +119,17 @@ def figure_size(width: Width = "page", *, height_ratio: float = 0.36) -> tuple[f
 
 
 def use_style() -> None:
-    """Set the style for the rest of the process; whatever a user's matplotlibrc says is reset first."""
+    """Set the style for the rest of the process; whatever a user's matplotlibrc says is reset first.
+
+    In a notebook this also makes the figures of this package visible: Jupyter shows a figure as a picture only once
+    pyplot has chosen its backend, and the package draws without pyplot.
+    """
     import matplotlib.style
 
+    if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
+        import matplotlib.pyplot as plt
+
+        plt.switch_backend(matplotlib.get_backend())
     matplotlib.style.use(["default", RC])
 
 

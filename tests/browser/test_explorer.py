@@ -1,7 +1,8 @@
-"""Drives the explorer as a user does: JupyterLab in a headless Chromium, notebook 00, a slider, another picture.
+"""Drives the explorer as a user does, in a headless Chromium: notebook 00, a slider, another picture.
 
+Once in JupyterLab and once under Voila (`pip install voila`), each skipped with its reason where something is missing.
 Needs Chromium with its driver (Debian: chromium, chromium-driver) and the extra `browser`. Screenshots stay in
-build/browser. What this does not do: Voila, other browsers.
+build/browser. What this does not do: other browsers.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ import pytest
 
 pytestmark = pytest.mark.browser
 NAME = "00_collapse_in_one_minute.ipynb"
-PATIENCE = 120.0  # seconds; a shared machine may have to compile the kernels first
+PATIENCE = 240.0  # seconds; a shared machine may have to compile the kernels first
 
 # Quiet start: no news question over the page, and every cell in the page whether in view or not.
 SETTINGS = {
@@ -38,41 +40,64 @@ return panel?.sessionContext?.session?.kernel?.status === "idle";
 
 
 @pytest.fixture
-def lab(repo_root: Path, tmp_path: Path) -> Iterator[str]:
-    """Address of a JupyterLab, on loopback and behind a token, that serves a copy of notebook 00 with FAST on."""
-    notebook = json.loads((repo_root / "notebooks" / NAME).read_text())
-    (parameters,) = [cell for cell in notebook["cells"] if "parameters" in cell["metadata"].get("tags", [])]
-    parameters["source"] = [line.replace("FAST = False", "FAST = True") for line in parameters["source"]]
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / NAME).write_text(json.dumps(notebook))
+def lab(work: Path, tmp_path: Path) -> Iterator[str]:
+    """Address of notebook 00 in a JupyterLab, on loopback and behind a token."""
     for name, content in SETTINGS.items():
         file = tmp_path / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(content))
+    options = ["--ServerApp.port_retries=0", "--ip=127.0.0.1", "--allow-root", "--LabApp.expose_app_in_browser=True"]
+    options += [f"--ServerApp.root_dir={work}"]
+    token = secrets.token_hex(16)
+    options += [f"--IdentityProvider.token={token}"]
+    with _serving(["jupyter", "lab", *options], f"/api/status?token={token}", tmp_path) as base:
+        yield f"{base}/lab/tree/{NAME}?token={token}"
+
+
+@pytest.fixture
+def voila(work: Path, tmp_path: Path) -> Iterator[str]:
+    """Address of notebook 00 as a Voila page, on loopback and behind a token."""
+    pytest.importorskip("voila", reason="needs Voila: pip install voila")
+    token = secrets.token_hex(16)
+    options = [str(work / NAME), "--Voila.ip=127.0.0.1", f"--token={token}"]
+    with _serving(["voila", *options], f"/voila/api/shutdown/none?token={token}", tmp_path) as base:
+        yield f"{base}/?token={token}"
+
+
+@pytest.fixture
+def work(repo_root: Path, tmp_path: Path) -> Path:
+    """A folder with a copy of notebook 00 that has FAST on."""
+    notebook = json.loads((repo_root / "notebooks" / NAME).read_text())
+    (parameters,) = [cell for cell in notebook["cells"] if "parameters" in cell["metadata"].get("tags", [])]
+    parameters["source"] = [line.replace("FAST = False", "FAST = True") for line in parameters["source"]]
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / NAME).write_text(json.dumps(notebook))
+    return folder
+
+
+@contextmanager
+def _serving(module: list[str], ready: str, tmp_path: Path) -> Iterator[str]:
+    """Run a module with its options on a free port of the loopback interface; yield its address once it answers."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    token = secrets.token_hex(16)
     environment = os.environ | {
-        "PYTHONPATH": str(repo_root),
+        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
         "JUPYTER_CONFIG_DIR": str(tmp_path / "config"),
         "JUPYTERLAB_SETTINGS_DIR": str(tmp_path / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(tmp_path / "workspaces"),
     }
     environment.pop("MPLBACKEND", None)  # the tests' own; a kernel draws inline
-    options = [f"--port={port}", "--ServerApp.port_retries=0", "--ip=127.0.0.1", "--no-browser", "--allow-root"]
-    options += [f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={tmp_path / 'work'}"]
-    options += ["--LabApp.expose_app_in_browser=True"]
-    log = (tmp_path / "lab.log").open("w")
-    server = subprocess.Popen([sys.executable, "-m", "jupyter", "lab", *options], env=environment, stderr=log)
-    base = f"http://127.0.0.1:{port}"
-    try:
-        _wait_for(base + f"/api/status?token={token}", server)
-        yield f"{base}/lab/tree/{NAME}?token={token}"
-    finally:
-        server.terminate()
-        server.wait(30)
-        log.close()
+    call = [sys.executable, "-m", *module, f"--port={port}", "--no-browser"]
+    with (tmp_path / "server.log").open("w") as log:
+        server = subprocess.Popen(call, env=environment, stdout=log, stderr=log)
+        try:
+            _wait_for(f"http://127.0.0.1:{port}{ready}", server)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+            server.wait(30)
 
 
 @pytest.fixture
@@ -95,7 +120,24 @@ def driver(repo_root: Path) -> Iterator[Any]:
     browser.quit()
 
 
-def test_a_slider_changes_the_picture(lab: str, driver: Any, repo_root: Path) -> None:
+def test_a_slider_changes_the_picture_in_jupyterlab(lab: str, driver: Any, repo_root: Path) -> None:
+    By = pytest.importorskip("selenium.webdriver.common.by").By
+    WebDriverWait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait
+    wait = WebDriverWait(driver, PATIENCE, poll_frequency=0.5)
+    driver.get(lab)
+    wait.until(lambda d: d.find_elements(By.CSS_SELECTOR, ".jp-Notebook .jp-Cell"))
+    wait.until(lambda d: d.execute_script(KERNEL_IDLE))
+    driver.execute_script("window.jupyterapp.commands.execute('notebook:run-all-cells')")
+    play(driver, _shots(repo_root), "explorer")
+
+
+def test_a_slider_changes_the_picture_under_voila(voila: str, driver: Any, repo_root: Path) -> None:
+    driver.get(voila)
+    play(driver, _shots(repo_root), "voila")
+
+
+def play(driver: Any, shots: Path, stem: str) -> None:
+    """Drag lambda to its end, then press a key, and expect another picture and other words each time."""
     selenium = pytest.importorskip("selenium.webdriver", reason="install the extra `browser`")
     ActionChains, Keys = selenium.ActionChains, selenium.Keys
     By = pytest.importorskip("selenium.webdriver.common.by").By
@@ -115,24 +157,19 @@ def test_a_slider_changes_the_picture(lab: str, driver: Any, repo_root: Path) ->
 
         return wait.until(told)
 
-    shots = _shots(repo_root)
-    driver.get(lab)
-    find(".jp-Notebook .jp-Cell")
-    wait.until(lambda d: d.execute_script(KERNEL_IDLE))
-    driver.execute_script("window.jupyterapp.commands.execute('notebook:run-all-cells')")
     picture = find("img.lldsim-picture")
     first_words = answered("ollapse")
     driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", picture)
     before = picture.get_attribute("src")
     assert picture.size["width"] > 300
-    driver.save_screenshot(str(shots / "explorer_before.png"))
+    driver.save_screenshot(str(shots / f"{stem}_before.png"))
 
     handle = find(".lldsim-dial-llds-coef .noUi-handle")
     ActionChains(driver).drag_and_drop_by_offset(handle, 400, 0).perform()  # to the end: λ = 0.3
     dragged = answered("No collapse", after=first_words)
     wait.until(lambda _: picture.get_attribute("src") != before)
     assert "The run before collapsed at update" in dragged
-    driver.save_screenshot(str(shots / "explorer_after.png"))
+    driver.save_screenshot(str(shots / f"{stem}_after.png"))
 
     at_drag = picture.get_attribute("src")
     handle.send_keys(Keys.ARROW_LEFT)  # sliders answer the keyboard too
@@ -149,12 +186,15 @@ def _shots(repo_root: Path) -> Path:
 
 
 def _wait_for(address: str, server: subprocess.Popen[bytes]) -> None:
+    """Return when the server answers anything at all, a refusal included."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        assert server.poll() is None, "JupyterLab ended before it answered"
+        assert server.poll() is None, "the server ended before it answered"
         try:
-            with urllib.request.urlopen(address, timeout=5):
+            with urllib.request.urlopen(address, timeout=10):
                 return
+        except urllib.error.HTTPError:
+            return
         except (urllib.error.URLError, TimeoutError):
             time.sleep(0.5)
-    raise AssertionError("JupyterLab did not answer")
+    raise AssertionError(f"the server did not answer within {PATIENCE:.0f} s")

@@ -61,3 +61,15 @@ def test_committed_table_is_complete_and_within_the_tolerance() -> None:
     assert {row["engine"] for row in table["rows"]} == set(ENGINES)
     assert {row["micro_batches"] for row in table["rows"] if row["reference"] == "ours"} == set(MICRO_BATCHES)
     assert max(max(row["value"], row["gradient"]) for row in table["rows"]) < table["tolerance"] == TOLERANCE
+
+
+def test_readme_shows_the_committed_table() -> None:
+    readme = (TABLE.parents[1] / "README.md").read_text()
+    rows = json.loads(TABLE.read_text())["rows"]
+
+    def worst(engine: str, reference: str) -> str:
+        found = [max(r["value"], r["gradient"]) for r in rows if (r["engine"], r["reference"]) == (engine, reference)]
+        return f"{max(found):.0e}" if found else "-"
+
+    for engine in ENGINES:
+        assert f"| {engine} | {worst(engine, 'released code')} | {worst(engine, 'ours')} |" in readme

@@ -1,6 +1,6 @@
 """Locks the teaching notebooks: they run, they are short, and their checks tell right from wrong.
 
-- every notebook and every solution runs with FAST, in this process (and by papermill, marked slow)
+- every notebook and every solution runs with FAST, in this process (and by papermill, marked slow: figures are pictures)
 - form: "You will: 1 2 3", a parameters cell with FAST, at most 25 code cells, markdown before each, three exercises
 - an untouched notebook has no right answer, its solutions have three, and a wrong answer gets a hint and not the value
 """
@@ -110,3 +110,5 @@ def test_a_kernel_runs_it(path: Path, tmp_path: Path, repo_root: Path, monkeypat
     )  # fmt: skip
     outputs = [output for cell in done.cells for output in cell.get("outputs", [])]
     assert not [output for output in outputs if output.get("name") == "stderr"]
+    figures = [o["data"] for o in outputs if "<Figure" in str(o.get("data", {}).get("text/plain", ""))]
+    assert all("image/png" in data for data in figures), "a figure is shown as text: call use_style()"
