@@ -1,8 +1,9 @@
 """The README's first picture: likelihood falls while reward holds, GRPO beside LLDS, phases, and where the alarm fires.
 
 One row per policy, three panels: reward, log-likelihood of correct responses, gradient norm. Bold is the typical
-seed (its GRPO run collapses at the median step) in both arms, faint are the other seeds, shades are the phases of
-the bold GRPO run, and the dotted line is the first alarm that the monitor raises on it, from rows up to that update.
+seed (its GRPO run collapses at the median step) in both arms - the median where LLDS lacks that seed -, faint are the
+other seeds, shades are the phases of the bold GRPO run, and the dotted line is the first alarm that the monitor raises
+on it, from rows up to that update.
 What this file does not do: run anything or choose thresholds.
 """
 
@@ -28,7 +29,7 @@ ALARM_STYLE = {"color": "black", "lw": 1.0, "ls": ":"}
 
 
 def hero(rows: Mapping[str, Arms], alarms: Mapping[str, float | None]) -> Figure:
-    """Draw one row of panels per entry of `rows`, title -> arms with "grpo" and "llds" paired by seed.
+    """Draw one row of panels per entry of `rows`, title -> arms with "grpo" and "llds" of some of the same seeds.
 
     `alarms` gives, under the same titles, the update of the first alarm on the typical GRPO run (None: no alarm).
     Raises KeyError when an arm or a title is missing.
@@ -48,13 +49,15 @@ def hero(rows: Mapping[str, Arms], alarms: Mapping[str, float | None]) -> Figure
 
 def _row(axes: np.ndarray, arms: Arms, alarm: float | None) -> None:
     typical = typical_collapse(arms["grpo"])
+    seed = arms["grpo"][typical].config["seed"]
+    partner = next((i for i, record in enumerate(arms["llds"]) if record.config["seed"] == seed), None)
     phases = find_phases(arms["grpo"][typical])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "All-NaN slice")  # a collapsed run has no correct response to average
         for ax, column in zip(axes, COLUMNS, strict=True):
             panels.shade_phases(ax, phases)
             panels.curves(ax, arms["grpo"], column, role="grpo", bold=typical)
-            panels.curves(ax, arms["llds"], column, role="llds", bold=typical)
+            panels.curves(ax, arms["llds"], column, role="llds", bold=partner)
             if alarm is not None:
                 ax.axvline(alarm, **ALARM_STYLE)
             ax.set(ylabel=panels.LABELS[column], xlim=(0, phases.length - 1))

@@ -1,6 +1,6 @@
 """Locks the teaching notebooks: they run, they are short, and their checks tell right from wrong.
 
-- every notebook and every solution runs with FAST, in this process (and by papermill, marked slow: figures are pictures)
+- every notebook and every solution runs with FAST, in this process (slow: by papermill, where figures are pictures)
 - form: "You will: 1 2 3", a parameters cell with FAST, at most 25 code cells, markdown before each, three exercises
 - an untouched notebook has no right answer, its solutions have three, and a wrong answer gets a hint and not the value
 """
