@@ -155,7 +155,7 @@ def _probe_panels(change: Axes, share: Axes, probes: Sequence[Mapping[str, Any]]
                 share.plot(parts[:, 0], parts[:, 1], "o", ms=3, color=shade, alpha=0.8)
     change.axhline(0, color="black", lw=0.7)
     change.set_yscale("symlog", linthresh=0.1)
-    change.set(xlabel="update", ylabel="Eq. 3: D(x) of one update\n(nats per correct response)")
+    change.set(xlabel="update", ylim=(-60, 1), ylabel="Eq. 3: D(x) of one update\n(nats per correct response)")
     share.axhline(0, color="black", lw=0.7)
     share.axvline(0, color="black", lw=0.7)
     share.axline((0, 0), slope=1, color="#999999", lw=0.8, ls=":")

@@ -33,6 +33,7 @@ PACKAGED_STUDY = Path(__file__).parent / "study.csv.gz"
 HORIZON = 100  # updates of every run in the table
 LONGER = 160  # the same runs continued, for leak runs that had not collapsed by then and their LLDS twins
 LONG_SUFFIX = ", continued"
+LOST = 0.75  # a run lost something if its smoothed reward was ever below this share of its running peak
 DIGITS = 4
 PACKAGED_PROBES = PACKAGED_STUDY.with_name("probes.json")
 PROBED = (("leak", 6), ("leak", 0), ("llds", 6), ("llds", 0), ("leak", 1))  # condition, seed
@@ -133,7 +134,7 @@ def condition_rows(arms: Arms) -> list[dict[str, Any]]:
     """Return the table: one row per condition, outcomes by update `HORIZON`, intervals 95 %.
 
     A run that did not collapse is censored at its last update. `lost` counts runs whose smoothed reward was ever below
-    .75 of its running peak, a fall that need not be a collapse; `kept` is the lowest such share.
+    `LOST` of its running peak, a fall that need not be a collapse; `kept` is the lowest such share.
     """
     return [condition_row(name, records) for name, records in arms.items()]
 
@@ -160,7 +161,8 @@ def condition_row(name: str, records: Sequence[RunRecord]) -> dict[str, Any]:
         "step_low": _finite(low),
         "step_high": _finite(high),
         "steps": " ".join("-" if s is None else str(s) for s in steps),
-        "lost": sum(k < 0.75 for k in kept),
+        "lost": sum(k < LOST for k in kept),
+        "lost_by_warm_start": _by_warm_start(records, [k < LOST for k in kept]),
         "kept_min": min(kept),
         "kept_median": float(np.median(kept)),
         "peak_reward": float(np.median([np.nanmax(r) for r in reward])),
@@ -174,6 +176,15 @@ def condition_row(name: str, records: Sequence[RunRecord]) -> dict[str, Any]:
         "grad_norm_surge": float(np.median([surge(r["grad_norm"]) for r in records])),
         "ratio_max": float(np.median([np.nanmax(r["ratio_max"]) for r in records])),
     }
+
+
+def _by_warm_start(records: Sequence[RunRecord], hit: Sequence[bool]) -> str:
+    """Return hits and runs per warm start as text, `1/4 0/3 0/3`."""
+    starts = [r.config["warm_start"] for r in records]
+    counts = [
+        (sum(h for h, s in zip(hit, starts, strict=True) if s == w), starts.count(w)) for w in sorted(set(starts))
+    ]
+    return " ".join(f"{k}/{n}" for k, n in counts)
 
 
 def lowest_share(record: RunRecord) -> float:
@@ -261,7 +272,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for row in condition_rows(arms):
         print(
             f"{row['condition']:18} {row['collapsed']:2}/{row['runs']:<2} [{row['low']:.2f}, {row['high']:.2f}]"
-            f"  steps {row['steps']}  lost {row['lost']}  end {row['end_reward']:.2f}"
+            f"  steps {row['steps']}  lost {row['lost_by_warm_start']}  end {row['end_reward']:.2f}"
         )
     return 0
 

@@ -50,21 +50,25 @@ def fed_by_the_sampler(case: Case, record: RunRecord) -> Case:
 
 def evaluate(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the scores of the three ways to log, and how many runs of each condition had which outcome."""
-    pairs = [
-        (case_of(name, record), record)
-        for name, records in load_study().arms.items()
-        if not name.endswith(LONG_SUFFIX)
-        for record in records
-    ]
+    arms = load_study().arms
+    pairs = []
+    for name, records in arms.items():
+        if name.endswith(LONG_SUFFIX):
+            continue
+        longer = {r.config["seed"]: r for r in arms.get(name + LONG_SUFFIX, [])}  # what became of it is known better
+        runs = [longer.get(record.config["seed"], record) for record in records]
+        pairs += [(case_of(name, record), record) for record in runs]
     folder.mkdir(parents=True, exist_ok=True)
     plain = [case for case, _ in pairs]
     sampler = [fed_by_the_sampler(case, record) for case, record in pairs]
     outcomes = Counter(f"{case.cause}: {case.outcome}" for case in plain)
+    alarms = {c.name: monitor(c, folder) for c in plain}
     return {
-        "trainer's likelihoods": score(plain, {c.name: monitor(c, folder) for c in plain}),
+        "trainer's likelihoods": score(plain, alarms),
         "sampler's likelihoods": score(sampler, {c.name: monitor(c, folder) for c in sampler}),
         "no likelihood": score(plain, {c.name: monitor(c, folder, without=LIKELIHOODS) for c in plain}),
         "outcomes": dict(sorted(outcomes.items())),
+        "runs": {c.name: {"outcome": c.outcome, "falls": c.falls, "alarm": alarms[c.name]} for c in plain},
     }
 
 
@@ -76,7 +80,7 @@ def main() -> None:
     found = evaluate(BUILD / "monitor_logs_transformer")
     print(f"{'logged':26}{'in time':>22}{'false alarms':>24}{'lead':>7}")
     for name, s in found.items():
-        if name != "outcomes":
+        if name not in ("outcomes", "runs"):
             (low, high), (f_low, f_high) = s["in_time_interval"], s["false_interval"]
             lead = "-" if s["median_lead_share"] is None else f"{s['median_lead_share']:.2f}"
             print(

@@ -78,6 +78,7 @@ def test_a_row_counts_what_the_diagnostics_count(arms: Arms) -> None:
     assert row["steps"] == " ".join(map(str, steps)) + " -"
     assert row["low"] < 0.75 < row["high"]
     assert row["lost"] == 3
+    assert row["lost_by_warm_start"] == "1/2 1/1 1/1"
     assert condition_row("llds", arms["llds"])["step_median"] is None
 
 
