@@ -91,12 +91,19 @@ def checks(summary: dict[str, Any], updates: int, *, short: bool = False) -> dic
         "more than 90 % valid actions after the warm start": summary["warm"]["valid_action_rate"] > 0.9,
         "training reward rises under GRPO": _rises(summary["grpo"]["reward"]),
         "training reward rises under GRPO + LLDS": _rises(summary["llds"]["reward"]),
+        "exact match rises beyond its interval under GRPO": _separates(summary["warm"], summary["grpo"]),
+        "exact match rises beyond its interval under GRPO + LLDS": _separates(summary["warm"], summary["llds"]),
     }
     return ({} if short else learned) | {
         "LLDS is 0 on the first step of every rollout batch": all(x == 0 for x in first),
         "LLDS is positive on later steps": sum(x > 0 for x in later) > 0.5 * len(later),
         "both arms start alike": summary["grpo"]["reward"][0] == summary["llds"]["reward"][0],
     }
+
+
+def _separates(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Tell whether greedy exact match on training questions rose so far that the 95 % intervals do not touch."""
+    return after["em_train_interval"][0] > before["em_train_interval"][1]
 
 
 def _rises(reward: list[float]) -> bool:

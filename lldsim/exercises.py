@@ -180,6 +180,21 @@ def _collapse_after_alarm(seed: int) -> float:
     return float(collapse_step(np.array(rewards)) or 0)
 
 
+def _same_strength() -> float:
+    """lambda under "preserving" that is worth .2 under "all" when three of five responses are preserved."""
+    old, advantages = torch.zeros(5, 2, dtype=torch.float64), torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0]).double()
+    batch = (old - 0.5, old, advantages, torch.ones(5, 2, dtype=torch.bool))
+    whole, preserved = (float(llds_penalty(*batch, normalizer=n)[0]) for n in ("all", "preserving"))
+    return 0.2 * whole / preserved
+
+
+def _body_parameters() -> float:
+    from lldsim.transformer.model import ModelShape
+
+    shape = ModelShape()
+    return float(shape.size() - shape.vocabulary * shape.hidden)
+
+
 EXERCISES: dict[str, Exercise] = {
     "00.1": Exercise(
         lambda: float(_collapse(3) or 0), "reward smoothed over some updates, below half of its best", tolerance=1e-6
@@ -246,6 +261,13 @@ EXERCISES: dict[str, Exercise] = {
     "10.3": Exercise(
         lambda: _collapse_after_alarm(3), "join the rewards before and after, then ask `collapse_step`", tolerance=1e-6
     ),
+    "11.1": Exercise(
+        lambda: preset("released_code").trainer.updates_per_rollout - 1.0,
+        "count the mini-batches of a rollout batch; on one of them old and new policy are equal",
+        tolerance=1e-6,
+    ),
+    "11.2": Exercise(_same_strength, "the same sum, divided by more tokens"),
+    "11.3": Exercise(_body_parameters, "`ModelShape().size()` less the matrix named `head`", tolerance=1e-9),
     "12.1": Exercise(lambda: surge(_run_of_seed(0, 0.0)["grad_norm"]), "largest smoothed value over the early mean"),
     "12.2": Exercise(
         lambda: float(np.mean(_run_of_seed(0, 0.0)["entropy"][-10:]) / np.mean(_run_of_seed(0, 0.0)["entropy"][2:10])),

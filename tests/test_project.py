@@ -40,9 +40,9 @@ LAYER = {
         ["kernels", "arm_kernels", "critic", "rollout", "advantages", "objectives", "theory", "record", "published"], 3
     ),
     **dict.fromkeys(["engine", "trainer", "diagnostics", "traces"], 4),
-    **dict.fromkeys(["sweep", "backends", "monitor", "snapshot", "exercises", "probe"], 5),
+    **dict.fromkeys(["sweep", "backends", "monitor", "snapshot", "probe"], 5),
     **dict.fromkeys(["plots", "experiments", "mechanism", "prediction", "prediction_grid"], 6),
-    **dict.fromkeys(["paper_worlds", "trace_runs", "causal", "signatures", "transformer"], 6),
+    **dict.fromkeys(["paper_worlds", "trace_runs", "causal", "signatures", "transformer", "exercises"], 6),
     **dict.fromkeys(["figures", "explore"], 7),
     **dict.fromkeys(["cli", "__main__"], 8),
 }

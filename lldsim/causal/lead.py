@@ -26,30 +26,12 @@ from lldsim.config import RunConfig
 from lldsim.diagnostics.collapse import collapse_step
 from lldsim.diagnostics.thresholds import DEFAULT, Thresholds
 from lldsim.engine import Run
-from lldsim.probe import Look, look
+from lldsim.probe import look, measure_pull
 from lldsim.record import RunRecord, make_record
 from lldsim.sweep import DEFAULT_CACHE, cached_record, code_hash, run_all
-from lldsim.theory.flow import loss_weights
-from lldsim.theory.kernel import gwhes
 
 EVERY = 2  # updates between two looks
 _SOURCES = ("causal/lead.py", "probe.py", "theory/kernel.py", "theory/flow.py", "theory/weights.py")
-
-
-def pull_of(seen: Look, config: RunConfig) -> float:
-    """Return the pull of wrong responses in one batch before its update; NaN without a correct response.
-
-    The same number as `scale` times the probe's column `gwhes_batch_negative` (tested), without the probe's other sums.
-    """
-    batch = seen.batch
-    weights = loss_weights(seen.advantages, batch.action_mask, aggregation=config.objective.aggregation)
-    parts = gwhes(
-        seen.hidden, seen.probs, batch.tokens, batch.action_mask, weights, level="response", tied_groups="zero"
-    )
-    right = batch.rewards > 0
-    if not right.any():
-        return float("nan")
-    return scale(config) * float(parts.negative[right].sum() / batch.action_mask[right].sum())
 
 
 def scale(config: RunConfig) -> float:
@@ -66,7 +48,8 @@ def pull_record(config: RunConfig, *, until: int) -> RunRecord:
     run, values = Run(config), np.full(until, np.nan)
     for update in range(until):
         if update >= DEFAULT.early[1] and update % EVERY == 0:
-            values[update] = pull_of(look(run), config)
+            seen = measure_pull(look(run), aggregation=config.objective.aggregation)
+            values[update] = scale(config) * seen["gwhes_batch_negative"]
         run.step()
     columns = {"update": np.arange(until, dtype=float), "pull": values}
     return make_record(columns, config.flat(), config.config_hash())

@@ -28,9 +28,10 @@ def main() -> int:
     python = home / "venv" / "bin" / "python"
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     extra = shlex.split(os.environ.get("PIP_ARGS", ""))
-    environment = os.environ | {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "MPLBACKEND": "Agg"}
-    environment.pop("PYTHONPATH", None)  # the package must come from the installation
-    options = ["--log-level=50", "--no-progress-bar", "-k", "python3", "--cwd", str(home)]
+    environment = os.environ | {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+    for name in ("PYTHONPATH", "MPLBACKEND"):  # the package must come from the installation, figures from Jupyter
+        environment.pop(name, None)
+    options = ["--log-level", "CRITICAL", "--no-progress-bar", "-k", "python3", "--cwd", str(home)]
     steps = {
         "environment": [sys.executable, "-m", "venv", "--clear", str(home / "venv")],
         "requirements": [*pip, *extra, "-r", str(home / "requirements.txt")],

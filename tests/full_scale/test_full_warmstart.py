@@ -22,9 +22,13 @@ from full_scale.warmstart import scripted_trace
 from lldsim.errors import ConfigError
 
 SUMMARY = {
-    "warm": {"valid_action_rate": 0.95},
-    "grpo": {"reward": [0.1, 0.2, 0.3], "penalty": [0.0] * 6},
-    "llds": {"reward": [0.1, 0.2, 0.4], "penalty": [0.0, 0.1, 0.0, 0.2, 0.0, 0.1]},
+    "warm": {"valid_action_rate": 0.95, "em_train_interval": (0.1, 0.2)},
+    "grpo": {"reward": [0.1, 0.2, 0.3], "penalty": [0.0] * 6, "em_train_interval": (0.3, 0.4)},
+    "llds": {
+        "reward": [0.1, 0.2, 0.4],
+        "penalty": [0.0, 0.1, 0.0, 0.2, 0.0, 0.1],
+        "em_train_interval": (0.3, 0.5),
+    },
 }
 
 
@@ -37,6 +41,8 @@ def test_all_checks_hold_on_a_good_summary() -> None:
     [
         (("warm", "valid_action_rate"), 0.9),
         (("grpo", "reward"), [0.1, 0.2, 0.1]),
+        (("grpo", "em_train_interval"), (0.15, 0.4)),
+        (("llds", "em_train_interval"), (0.2, 0.4)),
         (("llds", "reward"), [0.2, 0.2, 0.1]),
         (("llds", "penalty"), [0.01, 0.1, 0.0, 0.2, 0.0, 0.1]),
         (("llds", "penalty"), [0.0] * 6),
@@ -46,6 +52,12 @@ def test_each_check_can_fail(path: tuple[str, str], value: Any) -> None:
     bad = copy.deepcopy(SUMMARY)
     bad[path[0]][path[1]] = value
     assert not all(checks(bad, 2).values())
+
+
+def test_a_short_run_is_not_asked_to_have_learned() -> None:
+    untaught = {name: part | {"reward": [0.0, 0.0], "em_train_interval": (0.0, 0.2)} for name, part in SUMMARY.items()}
+    assert all(checks(untaught, 2, short=True).values())
+    assert not all(checks(untaught, 2).values())
 
 
 @pytest.fixture(scope="module")

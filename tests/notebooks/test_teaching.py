@@ -103,6 +103,7 @@ def test_an_unknown_exercise_is_an_error() -> None:
 def test_a_kernel_runs_it(path: Path, tmp_path: Path, repo_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     papermill = pytest.importorskip("papermill")
     monkeypatch.setenv("PYTHONPATH", str(repo_root))
+    monkeypatch.delenv("MPLBACKEND")  # the tests' own; a kernel draws inline
     parameters = {"FAST": True} if path in TEACHING else {}
     done = papermill.execute_notebook(
         path, tmp_path / path.name, parameters=parameters, kernel_name="python3", progress_bar=False, cwd=repo_root,
