@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lldsim.config import PRESETS, field_specs
+from lldsim.transformer.config import TRANSFORMER_PRESETS
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -59,8 +60,8 @@ def test_commands_name_presets_flags_and_targets_that_exist():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"\bmake ([a-z-]+)\b", README):
         assert re.search(rf"^{target}:", makefile, re.M) or re.fullmatch(r"fig", target), f"make {target}"
-    for name in re.findall(r"--preset (\w+)", README):
-        assert name in PRESETS
+    for name in re.findall(r"--preset ([\w-]+)", README):
+        assert name in PRESETS or name in TRANSFORMER_PRESETS
     for flag in re.findall(r"lldsim run [^`]*?(--[a-z-]+)", README):
         assert flag[2:].replace("-", "_") in {*field_specs(), "preset", "out", "config", "engine", "help"}
 
