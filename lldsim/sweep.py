@@ -55,7 +55,7 @@ def run_all(
     for index, record in _simulated(missing, workers, backend, address) if missing else ():
         records[missing[index]] = record
         if cache_dir is not None:
-            _write(record, cache_path(missing[index], cache_dir))
+            write_record(record, cache_path(missing[index], cache_dir))
         if on_done:
             on_done(len(records), len(unique))
     return [records[config] for config in configs]
@@ -153,26 +153,27 @@ def summary_rows(configs: Sequence[RunConfig], records: Sequence[RunRecord]) -> 
 def cached_record(key: str, make: Callable[[], RunRecord], cache_dir: Path | str | None) -> RunRecord:
     """Return the record under `key` in the cache, or make it and put it there; for records that are not plain runs."""
     folder = None if cache_dir is None else Path(cache_dir) / key
-    record = _load(folder)
+    record = read_record(folder)
     if record is None:
         record = make()
         if folder is not None:
-            _write(record, folder)
+            write_record(record, folder)
     return record
 
 
 def _read(config: RunConfig, cache_dir: Path | str | None) -> RunRecord | None:
-    return None if cache_dir is None else _load(cache_path(config, cache_dir))
+    return None if cache_dir is None else read_record(cache_path(config, cache_dir))
 
 
-def _load(folder: Path | None) -> RunRecord | None:
+def read_record(folder: Path | None) -> RunRecord | None:
+    """Return the record that lies in a cache's `folder`, or None where there is none or only a broken one."""
     try:
         return load(folder) if folder is not None and folder.is_dir() else None
     except MissingDataError:  # written by a run that was killed; make it again
         return None
 
 
-def _write(record: RunRecord, folder: Path) -> None:
+def write_record(record: RunRecord, folder: Path) -> None:
     """Put a record into the cache in one move, so that an interruption leaves all of it or nothing."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=folder.parent))

@@ -11,8 +11,6 @@ import ast
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -21,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from lldsim.errors import MissingDataError
-from lldsim.record import RunRecord, load, versions
+from lldsim.record import RunRecord, versions
+from lldsim.sweep import read_record, write_record
 from lldsim.transformer.arrays import read_arrays
 from lldsim.transformer.config import TransformerConfig
 from lldsim.transformer.train import TrainState, first_state, train
@@ -89,7 +87,7 @@ def run_resumable(config: TransformerConfig, cache_dir: Path | str = DEFAULT_CAC
             save_state(now, saved)
 
     record = train(config, state=state, on_update=keep)
-    _write(record, folder)
+    write_record(record, folder)
     saved.unlink(missing_ok=True)
     return record
 
@@ -129,11 +127,7 @@ def cache_path(config: TransformerConfig, cache_dir: Path | str = DEFAULT_CACHE)
 
 def read_cached(config: TransformerConfig, cache_dir: Path | str = DEFAULT_CACHE) -> RunRecord | None:
     """Return the cached record of `config`, or None where there is none or only a broken one."""
-    folder = cache_path(config, cache_dir)
-    try:
-        return load(folder) if folder.is_dir() else None
-    except MissingDataError:
-        return None
+    return read_record(cache_path(config, cache_dir))
 
 
 @cache
@@ -166,13 +160,3 @@ def bare_code(source: str) -> str:
         ):
             node.body = body[1:]  # type: ignore[attr-defined]
     return ast.dump(tree)
-
-
-def _write(record: RunRecord, folder: Path) -> None:
-    """Put a record into the cache in one move, so that an interruption leaves all of it or nothing."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent))
-    record.save(temporary)
-    if folder.exists():
-        shutil.rmtree(folder)
-    os.replace(temporary, folder)
