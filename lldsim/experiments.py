@@ -15,7 +15,7 @@ import numpy as np
 from lldsim.config import RunConfig, matched_twin, preset
 from lldsim.diagnostics.collapse import collapse_step, kept_share, smooth, surge
 from lldsim.diagnostics.phases import falls_while_reward_holds, find_phases
-from lldsim.diagnostics.statistics import collapse_rate, median_step, paired_delay
+from lldsim.diagnostics.statistics import collapse_rate, finite_or_none, median_step, paired_delay
 from lldsim.diagnostics.thresholds import DEFAULT
 from lldsim.record import Arms, RunRecord
 from lldsim.sweep import DEFAULT_CACHE, run_all
@@ -72,8 +72,8 @@ def arm_numbers(records: Sequence[RunRecord]) -> dict[str, Any]:
         "runs": rate.n,
         "collapsed": rate.k,
         "collapse_rate_interval": [rate.low, rate.high],
-        "collapse_step_median": _finite(median),
-        "collapse_step_interval": [_finite(low), _finite(high)],
+        "collapse_step_median": finite_or_none(median),
+        "collapse_step_interval": [finite_or_none(low), finite_or_none(high)],
         "collapse_steps": steps,
         "decay_starts": [p.decay for p in phases],
         "peak_reward_median": float(np.median([r.max() for r in reward])),
@@ -133,7 +133,3 @@ def provenance(arms: Arms) -> dict[str, Any]:
         "config_hash": hashlib.sha256("".join(hashes).encode()).hexdigest()[:12],
         "versions": next(iter(arms.values()))[0].versions,
     }
-
-
-def _finite(x: float) -> float | None:
-    return float(x) if np.isfinite(x) else None

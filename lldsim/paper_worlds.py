@@ -15,7 +15,7 @@ from scipy import stats
 
 from lldsim.config import RunConfig, preset
 from lldsim.diagnostics.collapse import collapse_step, smooth
-from lldsim.diagnostics.statistics import collapse_rate, median_step
+from lldsim.diagnostics.statistics import collapse_rate, finite_or_none, median_step
 from lldsim.diagnostics.thresholds import DEFAULT
 from lldsim.errors import ConfigError, suggest
 from lldsim.record import Arms, RunRecord
@@ -128,8 +128,8 @@ def search_numbers(records: Sequence[RunRecord]) -> dict[str, Any]:
         "escaped": escaped.k,
         "escape_rate_interval": [escaped.low, escaped.high],
         "escape_steps": escapes,
-        "escape_step_median": _finite(median),
-        "escape_step_interval": [_finite(low), _finite(high)],
+        "escape_step_median": finite_or_none(median),
+        "escape_step_interval": [finite_or_none(low), finite_or_none(high)],
         "collapsed": collapsed.k,
         "collapse_rate_interval": [collapsed.low, collapsed.high],
         "collapse_steps": collapses,
@@ -160,7 +160,3 @@ def paired_escapes(steps: Sequence[int | None], reference: Sequence[int | None])
     earlier, later = sum(s < r for s, r in pairs), sum(s > r for s, r in pairs)
     p_value = float(stats.binomtest(earlier, earlier + later).pvalue) if earlier + later else 1.0
     return {"earlier": earlier, "later": later, "ties": len(pairs) - earlier - later, "sign_test_p": p_value}
-
-
-def _finite(x: float) -> float | None:
-    return float(x) if np.isfinite(x) else None

@@ -99,6 +99,11 @@ def paired_delay(steps: Steps, reference: Steps, horizon: int, *, seed: int = 0,
     return PairedDelay(*_bootstrap_median(delays, seed, resamples), later, earlier, censored, float(p_value))
 
 
+def finite_or_none(x: float) -> float | None:
+    """Return `x`, or None where it is NaN or infinite, which JSON cannot hold (a median that was not reached)."""
+    return float(x) if np.isfinite(x) else None
+
+
 def _bootstrap_median(values: np.ndarray, seed: int, resamples: int) -> tuple[float, float, float]:
     rng = np.random.default_rng(seed)
     medians = np.sort(values[rng.integers(len(values), size=(resamples, len(values)))], axis=1)
