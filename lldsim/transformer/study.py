@@ -22,9 +22,10 @@ import numpy as np
 
 from lldsim.diagnostics.collapse import collapse_step, smooth, surge
 from lldsim.diagnostics.phases import falls_while_reward_holds, find_phases
-from lldsim.diagnostics.statistics import collapse_rate, median_step
+from lldsim.diagnostics.statistics import collapse_rate, finite_or_none, median_step
 from lldsim.diagnostics.thresholds import DEFAULT
 from lldsim.errors import MissingDataError
+from lldsim.progress import Progress
 from lldsim.record import Arms, RunRecord, versions
 from lldsim.transformer.conditions import CONDITIONS, condition_runs
 from lldsim.transformer.runs import DEFAULT_CACHE, code_hash, read_cached, run_all
@@ -157,9 +158,9 @@ def condition_row(name: str, records: Sequence[RunRecord]) -> dict[str, Any]:
         "collapsed": rate.k,
         "low": rate.low,
         "high": rate.high,
-        "step_median": _finite(median),
-        "step_low": _finite(low),
-        "step_high": _finite(high),
+        "step_median": finite_or_none(median),
+        "step_low": finite_or_none(low),
+        "step_high": finite_or_none(high),
         "steps": " ".join("-" if s is None else str(s) for s in steps),
         "lost": sum(k < LOST for k in kept),
         "lost_by_warm_start": _by_warm_start(records, [k < LOST for k in kept]),
@@ -215,10 +216,6 @@ def study_provenance(study: Study) -> dict[str, Any]:
     }
 
 
-def _finite(x: float) -> float | None:
-    return float(x) if np.isfinite(x) else None
-
-
 def _short(x: float) -> str:
     if np.isnan(x):
         return ""
@@ -237,8 +234,6 @@ def planned(seeds: Mapping[str, Sequence[int]]) -> dict[str, list[Any]]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the conditions, or with `--cached-only` collect those that are done, and pack their records."""
-    from tqdm import tqdm
-
     parser = argparse.ArgumentParser(prog="python -m lldsim.transformer.study", description=__doc__)
     parser.add_argument("--conditions", nargs="+", choices=sorted(CONDITIONS), metavar="NAME", default=list(CONDITIONS))
     parser.add_argument("--seeds", type=int, default=10, help="seeds 0 to N - 1 (default 10)")
@@ -255,12 +250,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan |= planned({name + LONG_SUFFIX: range(args.seeds) for name in ("leak", "llds") if name in plan})
     if not args.cached_only:
         flat = [config for configs in plan.values() for config in configs if config.trainer.updates == HORIZON]
-        with tqdm(total=len(flat), unit="run", disable=None) as bar:
-
-            def advance(done: int, _: int) -> None:
-                bar.update(done - bar.n)
-
-            records = run_all(flat, cache_dir=args.cache, workers=args.workers, on_done=advance)
+        with Progress("transformer study", say=print) as on_done:
+            records = run_all(flat, cache_dir=args.cache, workers=args.workers, on_done=on_done)
         slow = {
             r.config["seed"] for r in records if r.config_hash in _hashes(plan, "leak") and not _collapsed(r)
         }  # continued, and their twins
