@@ -36,16 +36,16 @@ def run_demo(config: FullConfig, out: Path, *, short: bool = False) -> dict[str,
     questions, probe_queries = (20, 2) if short else (100, 10)
     seconds: dict[str, float] = {}
     summary: dict[str, Any] = {"label": "measured", "seconds": seconds, "config_hash": config.config_hash()}
-    with _timed(seconds, "warm start"):
+    with timed(seconds, "warm start"):
         summary["parameters"] = _warm(config, out / "warm")
     config = config.replace(model=str(out / "warm"))
     with serving(build_index("factworld"), topk=config.topk) as url:
         search = RetrieverClient(url, topk=config.topk)
-        with _timed(seconds, "evaluate"):
-            summary["warm"] = _evaluate(config, out / "warm", out / "evaluation_warm.csv", search, questions)
+        with timed(seconds, "evaluate"):
+            summary["warm"] = greedy(config, out / "warm", out / "evaluation_warm.csv", search, questions)
         # One process with one thread for each arm: two threads in one process would be slower, not faster.
-        pool = ProcessPoolExecutor(len(ARMS), mp_context=get_context("spawn"), initializer=_one_thread)
-        with _timed(seconds, "both arms"), pool:
+        pool = ProcessPoolExecutor(len(ARMS), mp_context=get_context("spawn"), initializer=one_thread)
+        with timed(seconds, "both arms"), pool:
             running = {
                 name: pool.submit(_arm, config.replace(llds_coef=coef), out, name, url, questions, probe_queries)
                 for name, coef in ARMS.items()
@@ -64,17 +64,18 @@ def _arm(
     """Train, evaluate and probe one arm; return its part of the summary and its seconds."""
     seconds: dict[str, float] = {}
     search = RetrieverClient(url, topk=config.topk)
-    with _timed(seconds, "train"):
+    with timed(seconds, "train"):
         found = _train(config, out / name, search)
     model = out / name / "final"
-    with _timed(seconds, "evaluate"):
-        found |= _evaluate(config, model, out / f"evaluation_{name}.csv", search, questions)
-    with _timed(seconds, "probe"):
+    with timed(seconds, "evaluate"):
+        found |= greedy(config, model, out / f"evaluation_{name}.csv", search, questions)
+    with timed(seconds, "probe"):
         found["probe"] = _probe(config, model, out / f"probe_{name}.csv", search, probe_queries)
     return found, seconds
 
 
-def _one_thread() -> None:
+def one_thread() -> None:
+    """Give this process one thread and no progress bars."""
     import torch
     from transformers.utils import logging  # pyright: ignore[reportMissingImports]
 
@@ -136,7 +137,8 @@ def _train(config: FullConfig, out: Path, search: Any) -> dict[str, Any]:
     }
 
 
-def _evaluate(config: FullConfig, model: Path, out: Path, search: Any, questions: int) -> dict[str, Any]:
+def greedy(config: FullConfig, model: Path, out: Path, search: Any, questions: int) -> dict[str, Any]:
+    """Return greedy exact match on training and test questions with 95 % intervals, and the share of valid actions."""
     import torch
 
     from full_scale.evaluate import evaluate, first_of_each, wilson, write
@@ -169,7 +171,8 @@ def _probe(config: FullConfig, model: Path, out: Path, search: Any, queries: int
 
 
 @contextmanager
-def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Add the seconds of the block to `seconds[name]`."""
     started = time.perf_counter()
     yield
     seconds[name] = round(seconds.get(name, 0.0) + time.perf_counter() - started, 1)
@@ -183,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
     args = parser.parse_args(argv)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing here comes from a hub
-    _one_thread()
+    one_thread()
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     changes = (SHORT if args.short else {}) | parse_overrides(args.set)

@@ -19,20 +19,20 @@ import argparse
 import csv
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from full_scale.config import FullConfig, load_config, parse_overrides
-from full_scale.data import load_rows, render
+from full_scale.data import Row, load_rows, render
 from full_scale.export import versions_full
 from full_scale.protocol import Trajectory
 from full_scale.retriever.client import Search
 from full_scale.rewards import exact_match
 from full_scale.rollout import rollout
-from full_scale.sampling import TransformersSampler, stream
+from full_scale.sampling import Sampler, TransformersSampler, stream
 from full_scale.tiny import load
 from full_scale.train import invalid_text, make_search
 from lldsim.advantages import group_advantages
@@ -159,9 +159,20 @@ def _similarity(hidden: torch.Tensor, where: torch.Tensor, correct: torch.Tensor
 
 
 def probe(
-    config: FullConfig, model: Any, tokenizer: Any, search: Search, *, queries: int = 50, group: int = 8
+    config: FullConfig,
+    model: Any,
+    tokenizer: Any,
+    search: Search,
+    *,
+    queries: int = 50,
+    group: int = 8,
+    make_sampler: Callable[..., Sampler] = TransformersSampler,
+    on_group: Callable[[Row, Sequence[Trajectory], Sequence[float]], None] | None = None,
 ) -> tuple[list[dict[str, float]], int]:
-    """Return (rows, number of queries without both kinds) for the first `queries` training questions [P 5.3: 50, 8]."""
+    """Return (rows, number of queries without both kinds) for the first `queries` training questions [P 5.3: 50, 8].
+
+    `on_group(question, trajectories, rewards)` sees every query's group, tied ones too.
+    """
     rows = load_rows(config.train_data, split="train", hops=config.hops)[:queries]
     template = tokenizer if config.chat_template else None
     prompts = [render(row, style=config.prompt, tokenizer=template) for row in rows for _ in range(group)]
@@ -169,7 +180,7 @@ def probe(
         trajectories = rollout(
             prompts,
             tokenizer=tokenizer,
-            sampler=TransformersSampler(model, tokenizer, batch_size=config.sampling_batch),
+            sampler=make_sampler(model, tokenizer, batch_size=config.sampling_batch),
             search=search,
             limits=config.limits(),
             streams=[stream(config.seed, 2**31 + 1, k) for k in range(len(prompts))],
@@ -180,6 +191,8 @@ def probe(
     for k, row in enumerate(rows):
         members = trajectories[k * group : (k + 1) * group]
         rewards = [exact_match(t.answer, row.golds, rule=config.match) for t in members]
+        if on_group:
+            on_group(row, members, rewards)
         if 0 < sum(rewards) < group:
             found.append({"query": float(k)} | probe_query(model, members, rewards, config, tokenizer.pad_token_id))
         else:

@@ -42,8 +42,13 @@ def invalid_text(config: FullConfig) -> str:
     return SHORT_INVALID if config.prompt == "short" else INVALID
 
 
-def rollout_function(config: FullConfig, search: Search) -> Callable[[list[str], Any], dict[str, Any]]:
-    """Return TRL's rollout_func(prompts, trainer); `prompts` already holds every prompt group_size times."""
+def rollout_function(
+    config: FullConfig, search: Search, make_sampler: Callable[..., Sampler] = TransformersSampler
+) -> Callable[[list[str], Any], dict[str, Any]]:
+    """Return TRL's rollout_func(prompts, trainer); `prompts` already holds every prompt group_size times.
+
+    `make_sampler` is called once per rollout batch in place of TransformersSampler, with its arguments.
+    """
 
     def run(prompts: list[str], trainer: Any) -> dict[str, Any]:
         accelerator = trainer.accelerator
@@ -80,7 +85,7 @@ def rollout_function(config: FullConfig, search: Search) -> Callable[[list[str],
                 torch.no_grad(),
                 accelerator.autocast(),
             ):
-                sampler = TransformersSampler(
+                sampler = make_sampler(
                     model, trainer.processing_class, batch_size=config.sampling_batch, any_process=any_process
                 )
                 trajectories = sample(sampler)
@@ -118,7 +123,14 @@ def reward_function(config: FullConfig) -> Callable[..., list[float]]:
     return exact_match_reward
 
 
-def make_trainer(config: FullConfig, out: str | Path, *, search: Search | None = None, processes: int = 1) -> Any:
+def make_trainer(
+    config: FullConfig,
+    out: str | Path,
+    *,
+    search: Search | None = None,
+    processes: int = 1,
+    make_sampler: Callable[..., Sampler] = TransformersSampler,
+) -> Any:
     """Return an LLDSGRPOTrainer for a configuration, writing to `out`.
 
     `processes` is the number that accelerate launched (WORLD_SIZE). Raises ConfigError, MissingDataError.
@@ -148,7 +160,7 @@ def make_trainer(config: FullConfig, out: str | Path, *, search: Search | None =
         args=GRPOConfig(**arguments),
         train_dataset=Dataset.from_list(records),
         processing_class=tokenizer,
-        rollout_func=rollout_function(config, search or make_search(config)),
+        rollout_func=rollout_function(config, search or make_search(config), make_sampler),
         callbacks=[jsonl_callback(Path(out) / "log.jsonl")],
         llds=LLDS(
             coef=config.llds_coef,
@@ -164,10 +176,18 @@ def make_trainer(config: FullConfig, out: str | Path, *, search: Search | None =
     return trainer
 
 
-def train(config: FullConfig, out: str | Path, *, search: Search | None = None, resume: bool = False) -> Any:
+def train(
+    config: FullConfig,
+    out: str | Path,
+    *,
+    search: Search | None = None,
+    resume: bool = False,
+    make_sampler: Callable[..., Sampler] = TransformersSampler,
+) -> Any:
     """Train, write log, configuration and the last model to `out`, and return the trainer."""
     out = Path(out)
-    trainer = make_trainer(config, out, search=search, processes=int(os.environ.get("WORLD_SIZE", "1")))
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    trainer = make_trainer(config, out, search=search, processes=processes, make_sampler=make_sampler)
     if trainer.accelerator.is_main_process:
         out.mkdir(parents=True, exist_ok=True)
         (out / "config.json").write_text(json.dumps(dataclasses.asdict(config), indent=1, sort_keys=True) + "\n")

@@ -54,14 +54,19 @@ def scripted_trace(
 
 
 def warm_start(config: FullConfig, *, world: FactWorld | None = None) -> tuple[Any, Any, list[float]]:
-    """Return (model, tokenizer, losses) after `warm_steps` steps of AdamW with a cosine schedule."""
-    import torch
-
+    """Return (model, tokenizer, losses) of the tiny Qwen2 after `teach`."""
     if config.prompt != "short":
         raise ConfigError(f"prompt={config.prompt!r}: scripted traces are written for prompt: short")
     world = world or build_factworld()
     tokenizer = train_tokenizer(world, vocab_size=config.tiny_vocab)
     model = make_model(tokenizer, hidden_size=config.tiny_hidden, layers=config.tiny_layers, seed=config.seed)
+    return model, tokenizer, teach(config, model, tokenizer, world)
+
+
+def teach(config: FullConfig, model: Any, tokenizer: Any, world: FactWorld) -> list[float]:
+    """Train `model` on scripted traces for `warm_steps` steps of AdamW, cosine schedule; return the losses."""
+    import torch
+
     questions = world.select("train", config.hops)
     texts = {document.title: document.text for document in world.documents}
     values = sorted({question.answers[0] for question in world.questions})
@@ -81,7 +86,7 @@ def warm_start(config: FullConfig, *, world: FactWorld | None = None) -> tuple[A
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         losses.append(loss.item())
-    return model, tokenizer, losses
+    return losses
 
 
 def _loss(model: Any, tokenizer: Any, traces: list[list[tuple[str, float]]]) -> Any:
