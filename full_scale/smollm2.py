@@ -77,6 +77,15 @@ class SharpSampler(TransformersSampler):
         return super()._draw(logits / TEMPERATURE, streams)
 
 
+class PolicySampler(SharpSampler):
+    """SharpSampler whose log-probabilities are those of the policy itself, at temperature 1: what a probe reads."""
+
+    def _draw(self, logits: Any, streams: list[Any]) -> tuple[list[int], list[float]]:
+        chosen, _ = super()._draw(logits, streams)
+        logps = logits.log_softmax(-1)
+        return chosen, [logps[k, token].item() for k, token in enumerate(chosen)]
+
+
 class StaleSampler:
     """Makes the sampler of each rollout batch: SharpSampler on the weights of STALENESS batches ago."""
 
@@ -88,24 +97,25 @@ class StaleSampler:
         return SharpSampler(self.past[0], tokenizer, **arguments)
 
 
-def run(config: FullConfig, out: Path, *, questions: int = 24, arms: Sequence[str] = tuple(ARMS)) -> dict[str, Any]:
+def run(config: FullConfig, out: Path, *, questions: int = 16, arms: Sequence[str] = tuple(ARMS)) -> dict[str, Any]:
     """Run every part and return the summary, which is also written to `out`/summary.json.
 
-    The warm start is kept and used again by the same configuration. Arms run in a process of one thread each: on two
-    cores two threads were slower than one.
+    The warm start is kept and used again by the same configuration. What follows runs two processes of one thread at a
+    time: on two cores two threads in one process were slower than one.
     """
     seconds: dict[str, float] = {}
     with timed(seconds, "warm start"):
         warm = _warm(config, out)
     config = config.replace(model=str(out / "warm"))
-    checkpoints: dict[str, Any] = {}
-    summary: dict[str, Any] = {"warm": warm, "evaluation": {}, "training": {}, "checkpoints": checkpoints}
-    with timed(seconds, "start: evaluation and probe"):
-        summary["evaluation"]["start"], checkpoints["start"] = _look(config, out / "warm", out, "start", questions)
-    with timed(seconds, "arms"), ProcessPoolExecutor(len(arms), get_context("spawn"), one_thread) as pool:
-        running = {arm: pool.submit(_arm, config, out, arm, questions) for arm in arms}
-        for arm, future in running.items():
-            summary["training"][arm], summary["evaluation"][arm], checkpoints[arm], seconds[arm] = future.result()
+    summary: dict[str, Any] = {"warm": warm, "evaluation": {}, "training": {}}
+    checkpoints: dict[str, Measures] = {}
+    with timed(seconds, "start and arms"), ProcessPoolExecutor(2, get_context("spawn"), one_thread) as pool:
+        running = {name: pool.submit(_part, config, out, name, questions) for name in ("start", *arms)}
+        for name, future in running.items():
+            part, checkpoints[name], seconds[name] = future.result()
+            for kind, found in part.items():
+                summary[kind][name] = found
+    summary["checkpoints"] = checkpoints
     about = {
         "label": "measured",
         "config": dataclasses.asdict(config),
@@ -142,23 +152,21 @@ def _warm(config: FullConfig, out: Path) -> dict[str, Any]:
     return found
 
 
-def _arm(config: FullConfig, out: Path, arm: str, questions: int) -> tuple[Any, Any, Measures, float]:
+def _part(config: FullConfig, out: Path, name: str, questions: int) -> tuple[dict[str, Any], Measures, float]:
+    """Train an arm (`start` is not trained), evaluate and probe it; return its parts of the summary, probe, seconds."""
     from full_scale.train import train
 
-    started = time.perf_counter()
-    train(config.replace(llds_coef=ARMS[arm]), out / arm, make_sampler=StaleSampler())
-    log = [json.loads(line) for line in (out / arm / "log.jsonl").read_text().splitlines()]
-    curves = {name: [line[name] for line in log if name in line] for name in LOGGED}
-    evaluation, rows = _look(config, out / arm / "final", out, arm, questions)
-    return curves, evaluation, rows, round(time.perf_counter() - started, 1)
-
-
-def _look(config: FullConfig, folder: Path, out: Path, name: str, questions: int) -> tuple[dict[str, Any], Measures]:
+    started, part, folder = time.perf_counter(), {}, out / "warm"
+    if name in ARMS:
+        train(config.replace(llds_coef=ARMS[name]), out / name, make_sampler=StaleSampler())
+        folder = out / name / "final"
+        log = [json.loads(line) for line in (out / name / "log.jsonl").read_text().splitlines()]
+        part["training"] = {column: [line[column] for line in log if column in line] for column in LOGGED}
     search = make_search(config)
-    found = greedy(config, folder, out / f"evaluation_{name}.csv", search, 2 * questions)
-    rows = measure(config, *load(folder), search, queries=questions, make_sampler=SharpSampler)
+    part["evaluation"] = greedy(config, folder, out / f"evaluation_{name}.csv", search, 2 * questions)
+    rows = measure(config, *load(folder), search, queries=questions, make_sampler=PolicySampler)
     (out / f"probe_{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
-    return found, rows
+    return part, rows, round(time.perf_counter() - started, 1)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -166,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m full_scale.smollm2", description="Signs on SmolLM2-135M.")
     parser.add_argument("--out", type=Path, default=Path("build/smollm2"))
     parser.add_argument("--steps", type=int, help="optimiser steps of each arm (default: the configuration's)")
-    parser.add_argument("--questions", type=int, default=24, help="questions of each probe (default 24)")
+    parser.add_argument("--questions", type=int, default=16, help="questions of each probe (default 16)")
     parser.add_argument("--table", type=Path, metavar="FILE", help="only print the table of a summary.json")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
     args = parser.parse_args(argv)

@@ -51,19 +51,15 @@ def measure(
 ) -> Measures:
     """Return a row per question: the probe's, with log-probabilities per token by side, action and last feedback.
 
-    Log-probabilities are the policy's at temperature 1, whatever the sampler's. Questions whose responses are all right
-    or all wrong have no displacement, G or similarity.
+    `make_sampler` must give samplers that return the policy's own log-probabilities (PolicySampler). Questions whose
+    responses are all right or all wrong have no displacement, G or similarity.
     """
-    import torch
-
-    from full_scale.probe import Batch, forward, probe
+    from full_scale.probe import probe
 
     seen: Measures = []
 
     def on_group(question: Row, group: Sequence[Trajectory], rewards: Sequence[float]) -> None:
-        with torch.no_grad():
-            logps = forward(model, Batch(group, tokenizer.pad_token_id, next(model.parameters()).device))[2].tolist()
-        row = by_place(group, rewards, logps, question.golds, tokenizer)
+        row = by_place(group, rewards, question.golds, tokenizer)
         seen.append({name: finite_or_none(value) for name, value in row.items()})
 
     rows, _ = probe(config, model, tokenizer, search, queries=queries, make_sampler=make_sampler, on_group=on_group)
@@ -75,7 +71,6 @@ def measure(
 def by_place(
     group: Sequence[Trajectory],
     rewards: Sequence[float],
-    logps: Sequence[Sequence[float]],
     golds: Sequence[str],
     tokenizer: Any,
 ) -> dict[str, float]:
@@ -85,10 +80,10 @@ def by_place(
     `after_error` the corrective message.
     """
     places: dict[str, list[float]] = defaultdict(list)
-    for trajectory, reward, row in zip(group, rewards, logps, strict=True):
+    for trajectory, reward in zip(group, rewards, strict=True):
         feedback: list[int] = []
         kind, last = "none", 0
-        for token, number, logp in zip(trajectory.completion_ids, trajectory.action_id, row, strict=False):
+        for token, number, logp in zip(trajectory.completion_ids, trajectory.action_id, trajectory.logps, strict=True):
             if number < 0:
                 feedback.append(token)
                 continue
