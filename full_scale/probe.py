@@ -166,14 +166,17 @@ def probe(
     *,
     queries: int = 50,
     group: int = 8,
+    spread: bool = False,
     make_sampler: Callable[..., Sampler] = TransformersSampler,
     on_group: Callable[[Row, Sequence[Trajectory], Sequence[float]], None] | None = None,
 ) -> tuple[list[dict[str, float]], int]:
     """Return (rows, number of queries without both kinds) for the first `queries` training questions [P 5.3: 50, 8].
 
+    With `spread` they are taken at even distances instead: FactWorld's neighbours are about one country.
     `on_group(question, trajectories, rewards)` sees every query's group, tied ones too.
     """
-    rows = load_rows(config.train_data, split="train", hops=config.hops)[:queries]
+    rows = load_rows(config.train_data, split="train", hops=config.hops)
+    rows = rows[:: max(len(rows) // queries, 1) if spread else 1][:queries]
     template = tokenizer if config.chat_template else None
     prompts = [render(row, style=config.prompt, tokenizer=template) for row in rows for _ in range(group)]
     with torch.no_grad():

@@ -62,7 +62,9 @@ def measure(
         row = by_place(group, rewards, question.golds, tokenizer)
         seen.append({name: finite_or_none(value) for name, value in row.items()})
 
-    rows, _ = probe(config, model, tokenizer, search, queries=queries, make_sampler=make_sampler, on_group=on_group)
+    rows, _ = probe(
+        config, model, tokenizer, search, queries=queries, spread=True, make_sampler=make_sampler, on_group=on_group
+    )
     for row in rows:
         seen[int(row["query"])] |= {name: finite_or_none(value) for name, value in row.items() if name != "query"}
     return seen

@@ -23,6 +23,7 @@ import torch
 from full_tools import CharTokenizer, needs, parity_reward
 
 from full_scale import smollm2
+from full_scale.config import load_config
 from full_scale.protocol import Limits, Trajectory
 from full_scale.smollm2_signs import _displaced, _row, by_place, compare, feedback_kind, share, sign, table
 from lldsim.errors import ConfigError, MissingDataError
@@ -138,6 +139,33 @@ def test_missing_package_names_the_command(tmp_path: Path, monkeypatch: pytest.M
         assert missing.replace("_", "-") in str(error.value)
 
 
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    needs("transformers", "trl", "datasets", "accelerate", "bm25s", "countryinfo", "mendeleev")
+    from full_scale.factworld import build_factworld
+    from full_scale.tiny import make_model, train_tokenizer
+
+    folder = tmp_path_factory.mktemp("tiny")
+    tokenizer = train_tokenizer(build_factworld(), vocab_size=400)
+    make_model(tokenizer, hidden_size=32).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_warm_start_in_bfloat16_learns_as_in_float32(tiny: Path, tmp_path: Path) -> None:
+    """A cast that is kept over the steps would leave the forward pass at the first weights: the loss would stay."""
+    from full_scale.factworld import build_factworld
+    from full_scale.tiny import load
+    from full_scale.warmstart import teach
+
+    changes = {"warm_steps": 12, "warm_batch": 4, "warm_learning_rate": 0.01, "model": str(tiny)}
+    config = load_config("smollm2", changes)
+    losses = smollm2._warm(config, tmp_path)["losses"]
+    plain = teach(config, *load(tiny), build_factworld())
+    assert losses == pytest.approx(plain, abs=0.05)
+    assert plain[-1] < plain[0] - 0.3
+
+
 class Here:
     """In place of a pool of processes: the arms run in this one, with what the test has patched."""
 
@@ -154,15 +182,8 @@ class Here:
 
 @pytest.mark.filterwarnings("ignore")
 def test_command_on_a_stand_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    needs("transformers", "trl", "datasets", "accelerate", "bm25s", "countryinfo", "mendeleev")
-    from full_scale.factworld import build_factworld
-    from full_scale.tiny import make_model, train_tokenizer
-
-    tokenizer = train_tokenizer(build_factworld(), vocab_size=400)
-    make_model(tokenizer, hidden_size=32).save_pretrained(tmp_path / "tiny")
-    tokenizer.save_pretrained(tmp_path / "tiny")
     alternate = cycle([1.0, 0.0])
     monkeypatch.setattr("full_scale.train.reward_function", parity_reward)
     monkeypatch.setattr("full_scale.probe.exact_match", lambda *_, **__: next(alternate))
@@ -170,7 +191,7 @@ def test_command_on_a_stand_in(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     small = ["warm_steps=2", "turn_tokens=10", "observation_tokens=60", "completion_tokens=90"]
     arguments = ["--out", str(tmp_path / "out"), "--steps", "8", "--questions", "2", "--set", *small]
-    smollm2.main([*arguments, f"model={tmp_path / 'tiny'}"])
+    smollm2.main([*arguments, f"model={tiny}"])
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["label"] == "measured"
     assert summary["checkpoints"].keys() == {"start", "grpo", "llds"}
@@ -188,4 +209,4 @@ def test_command_on_a_stand_in(
     smollm2.main(["--table", str(tmp_path / "out" / "summary.json")])
     assert capsys.readouterr().out.strip() == table(summary["signs"])
     with pytest.raises(ConfigError, match="another configuration"):
-        smollm2.main([*arguments, f"model={tmp_path / 'tiny'}", "seed=1"])
+        smollm2.main([*arguments, f"model={tiny}", "seed=1"])
