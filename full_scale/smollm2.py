@@ -100,8 +100,8 @@ class StaleSampler:
 def run(config: FullConfig, out: Path, *, questions: int = 16, arms: Sequence[str] = tuple(ARMS)) -> dict[str, Any]:
     """Run every part and return the summary, which is also written to `out`/summary.json.
 
-    The warm start is kept and used again by the same configuration. What follows runs two processes of one thread at a
-    time: on two cores two threads in one process were slower than one.
+    The warm start and every finished part are kept and used again by the same configuration. Two processes of one
+    thread run at a time: on two cores two threads in one process were slower than one.
     """
     seconds: dict[str, float] = {}
     with timed(seconds, "warm start"):
@@ -155,9 +155,15 @@ def _warm(config: FullConfig, out: Path) -> dict[str, Any]:
 
 
 def _part(config: FullConfig, out: Path, name: str, questions: int) -> tuple[dict[str, Any], Measures, float]:
-    """Train an arm (`start` is not trained), evaluate and probe it; return its parts of the summary, probe, seconds."""
+    """Train an arm (`start` is not trained), evaluate and probe it; return its parts of the summary, probe, seconds.
+
+    A part that the same configuration finished before is read, so that an interrupted run goes on where it was.
+    """
     from full_scale.train import train
 
+    done, key = out / f"part_{name}.json", f"{config.config_hash()} {questions}"
+    if done.is_file() and (found := json.loads(done.read_text()))["key"] == key:
+        return found["part"], found["rows"], found["seconds"]
     started, part, folder = time.perf_counter(), {}, out / "warm"
     if name in ARMS:
         train(config.replace(llds_coef=ARMS[name]), out / name, make_sampler=StaleSampler())
@@ -167,8 +173,9 @@ def _part(config: FullConfig, out: Path, name: str, questions: int) -> tuple[dic
     search = make_search(config)
     part["evaluation"] = greedy(config, folder, out / f"evaluation_{name}.csv", search, 2 * questions)
     rows = measure(config, *load(folder), search, queries=questions, make_sampler=PolicySampler)
-    (out / f"probe_{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
-    return part, rows, round(time.perf_counter() - started, 1)
+    seconds = round(time.perf_counter() - started, 1)
+    done.write_text(json.dumps({"key": key, "part": part, "rows": rows, "seconds": seconds}) + "\n")
+    return part, rows, seconds
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -177,6 +184,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("build/smollm2"))
     parser.add_argument("--steps", type=int, help="optimiser steps of each arm (default: the configuration's)")
     parser.add_argument("--questions", type=int, default=16, help="questions of each probe (default 16)")
+    parser.add_argument("--arms", nargs="+", choices=sorted(ARMS), default=list(ARMS))
     parser.add_argument("--table", type=Path, metavar="FILE", help="only print the table of a summary.json")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE")
     args = parser.parse_args(argv)
@@ -191,7 +199,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         config = config.replace(rollouts=max(args.steps // config.updates_per_rollout, 1))
     if config.model == str(args.out / "base"):
         unpack(args.out / "base")
-    summary = run(config, args.out, questions=args.questions)
+    summary = run(config, args.out, questions=args.questions, arms=args.arms)
     for name, found in summary["evaluation"].items():
         numbers = ", ".join(f"{key} {found[key]:.2f}" for key in ("em_train", "em_test", "valid_action_rate"))
         print(f"{name:<6}{numbers}, probed reward {_mean(summary['checkpoints'][name], 'reward'):.2f}")
