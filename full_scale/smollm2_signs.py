@@ -2,7 +2,7 @@
 
 A sign is read from units: the questions of a probe here, the seeds or probed questions there. It is + or - when the
 95 % Wilson interval of the share of positive units lies on one side of a half, else ? (open), and two signs agree,
-differ or stay open. A unit is one question or one run, never a token; a value of exactly 0 counts as none.
+differ or stay open. A unit is one question or one run, never a token; a value within float32's rounding of 0 is no unit.
 What this file does not do: compare sizes (two vocabularies, two optimisers), or correct for the number of rows.
 """
 
@@ -25,6 +25,7 @@ from full_scale.retriever.client import Search
 from lldsim.diagnostics.statistics import Rate, finite_or_none
 
 Measures = list[dict[str, float | None]]  # one row per question; None where a question has nothing to measure
+ROUNDING = 1e-5  # float32 sums of a few dozen terms; two cosines of 1 differ by less
 SIDES = ("correct", "wrong")
 # Words, the two columns here, the two columns there; what is compared is the first less the second.
 DIFFERENCES = (
@@ -110,7 +111,7 @@ def feedback_kind(action: str, feedback: str, golds: Sequence[str]) -> str:
 
 def share(values: Iterable[float | None]) -> Rate | None:
     """Return the share of positive units with its 95 % Wilson interval; None without a unit that has a sign."""
-    known = [v for v in values if v is not None and not math.isnan(v) and v != 0]
+    known = [v for v in values if v is not None and not math.isnan(v) and abs(v) > ROUNDING]
     k = sum(v > 0 for v in known)
     return Rate(k, len(known), *wilson(k, len(known))) if known else None
 

@@ -32,7 +32,7 @@ RESULT = Path(smollm2.__file__).parent / "results" / "smollm2.json"
 
 
 def test_share_counts_units_that_have_a_sign() -> None:
-    rate = share([1.0, 2.0, -0.5, 0.0, None, math.nan])
+    rate = share([1.0, 2.0, -0.5, 0.0, 1e-6, -1e-6, None, math.nan])
     assert rate is not None
     assert (rate.k, rate.n) == (2, 3)
     assert (round(rate.low, 3), round(rate.high, 3)) == (0.208, 0.939)  # Wilson, by hand
