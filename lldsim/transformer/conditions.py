@@ -23,6 +23,29 @@ class Condition(NamedTuple):
     role: str
 
 
+GATES = ("action", "token", "response")
+COEFS = (0.01, 0.05, 0.1, 0.2, 1.0)
+PLAIN = ("action", 0.2)  # of the condition `llds`
+
+
+def llds_name(gate: str, coef: float) -> str:
+    """Return the name of the condition leak + LLDS of strength `coef` under `gate`.
+
+    >>> llds_name("action", 0.2), llds_name("action", 0.01), llds_name("token", 0.2), llds_name("token", 1.0)
+    ('llds', 'llds .01', 'llds token', 'llds token 1')
+    """
+    return " ".join(["llds"] + [gate] * (gate != "action") + [_plainly(coef)] * (coef != PLAIN[1]))
+
+
+def _plainly(coef: float) -> str:
+    return f"{coef:g}".removeprefix("0")
+
+
+def _llds(gate: str, coef: float) -> Condition:
+    words = f"leak + LLDS {_plainly(coef)}" + f", {gate} gate" * (gate != "action")
+    return Condition({"llds_coef": coef, "gate": gate}, words, "llds")
+
+
 _CLEAN = {"temperature": 1.0, "staleness": 0}
 _MATCHED = {"temperature": 1.0, "head_scale": 1 / LEAK_TEMPERATURE}
 _ADAM = {"optimizer": "adam", "learning_rate": 1e-4}
@@ -38,12 +61,7 @@ CONDITIONS: dict[str, Condition] = {
     "stale 4": Condition({"temperature": 1.0, "staleness": 4}, "T = 1, 4 updates old", "grpo"),
     "stale 2": Condition({"temperature": 1.0, "staleness": 2}, "T = 1, 2 updates old", "grpo"),
     "ratio to sampler": Condition({"ratio_to": "sampler"}, "leak, ratio against the sampler", "onpolicy"),
-    "llds .01": Condition({"llds_coef": 0.01}, "leak + LLDS .01", "llds"),
-    "llds .05": Condition({"llds_coef": 0.05}, "leak + LLDS .05", "llds"),
-    "llds .1": Condition({"llds_coef": 0.1}, "leak + LLDS .1", "llds"),
-    "llds 1": Condition({"llds_coef": 1.0}, "leak + LLDS 1", "llds"),
-    "llds token": Condition({"llds_coef": 0.2, "gate": "token"}, "leak + LLDS .2, token gate", "llds"),
-    "llds response": Condition({"llds_coef": 0.2, "gate": "response"}, "leak + LLDS .2, response gate", "llds"),
+    **{llds_name(gate, coef): _llds(gate, coef) for gate in GATES for coef in COEFS if (gate, coef) != PLAIN},
     "positive only": Condition({"negative_weight": 0.0}, "leak, A < 0 dropped", "null"),
     "truncated IS": Condition({"tis_cap": 2.0}, "leak, truncated IS (cap 2)", "null"),
     "kl .1": Condition({"kl_coef": 0.1}, "leak, KL .1", "null"),

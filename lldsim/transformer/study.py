@@ -250,6 +250,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan |= planned({name + LONG_SUFFIX: range(args.seeds) for name in ("leak", "llds") if name in plan})
     if not args.cached_only:
         flat = [config for configs in plan.values() for config in configs if config.trainer.updates == HORIZON]
+        flat.sort(key=lambda config: config.trainer.seed)  # an interrupted study has every condition equally often
         with Progress("transformer study", say=print) as on_done:
             records = run_all(flat, cache_dir=args.cache, workers=args.workers, on_done=on_done)
         slow = {
