@@ -7,6 +7,7 @@ this file does not do: run (runs.py) or decide what counts as a collapse (diagno
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 from lldsim.transformer.config import TransformerConfig
@@ -34,15 +35,16 @@ def llds_name(gate: str, coef: float) -> str:
     >>> llds_name("action", 0.2), llds_name("action", 0.01), llds_name("token", 0.2), llds_name("token", 1.0)
     ('llds', 'llds .01', 'llds token', 'llds token 1')
     """
-    return " ".join(["llds"] + [gate] * (gate != "action") + [_plainly(coef)] * (coef != PLAIN[1]))
+    return " ".join(["llds"] + [gate] * (gate != "action") + [plainly(coef)] * (coef != PLAIN[1]))
 
 
-def _plainly(coef: float) -> str:
+def plainly(coef: float) -> str:
+    """Return a strength as the tables write it, `.2` or `1`."""
     return f"{coef:g}".removeprefix("0")
 
 
 def _llds(gate: str, coef: float) -> Condition:
-    words = f"leak + LLDS {_plainly(coef)}" + f", {gate} gate" * (gate != "action")
+    words = f"leak + LLDS {plainly(coef)}" + f", {gate} gate" * (gate != "action")
     return Condition({"llds_coef": coef, "gate": gate}, words, "llds")
 
 
@@ -61,7 +63,7 @@ CONDITIONS: dict[str, Condition] = {
     "stale 4": Condition({"temperature": 1.0, "staleness": 4}, "T = 1, 4 updates old", "grpo"),
     "stale 2": Condition({"temperature": 1.0, "staleness": 2}, "T = 1, 2 updates old", "grpo"),
     "ratio to sampler": Condition({"ratio_to": "sampler"}, "leak, ratio against the sampler", "onpolicy"),
-    **{llds_name(gate, coef): _llds(gate, coef) for gate in GATES for coef in COEFS if (gate, coef) != PLAIN},
+    **{llds_name(*dial): _llds(*dial) for dial in product(GATES, COEFS) if dial != PLAIN},
     "positive only": Condition({"negative_weight": 0.0}, "leak, A < 0 dropped", "null"),
     "truncated IS": Condition({"tis_cap": 2.0}, "leak, truncated IS (cap 2)", "null"),
     "kl .1": Condition({"kl_coef": 0.1}, "leak, KL .1", "null"),
@@ -74,6 +76,7 @@ CONDITIONS: dict[str, Condition] = {
     "clean fast": Condition(_CLEAN | {"learning_rate": 0.3}, "T = 1, fresh, 3 times the rate", "onpolicy"),
     "clean adam fast": Condition(_CLEAN | _ADAM | {"learning_rate": 3e-4}, "T = 1, fresh, Adam 3e-4", "onpolicy"),
 }
+STRENGTHS = tuple(llds_name(*dial) for dial in product(GATES, COEFS) if dial != PLAIN)  # drawn by figure x4
 COMPARED = ("leak", "llds", "clean")  # what the figures of curves show
 
 
