@@ -2,7 +2,7 @@
 
 A sign is read from units: the questions of a probe here, the seeds or probed questions there. It is + or - when the
 95 % Wilson interval of the share of positive units lies on one side of a half, else ? (open), and two signs agree,
-differ or stay open. A unit is one question or one run, never a token; a value within float32's rounding of 0 is no unit.
+differ or stay open. A unit is one question or one run, never a token; one within float32's rounding of 0 is none.
 What this file does not do: compare sizes (two vocabularies, two optimisers), or correct for the number of rows.
 """
 
@@ -136,11 +136,12 @@ def compare(checkpoints: Mapping[str, Measures], rollouts: int) -> list[dict[str
     runs, probes = small_runs(), small_probes()
     start = checkpoints["start"]
     everything = [row for rows in checkpoints.values() for row in rows]
-    against = [-x if x is not None else None for x in _product(everything, "gwhes", "displacement")]
+    # G is minus the predicted change, the packaged `change_head` the change itself.
+    against = [-x if x is not None else None for x in _same_sign(everything, "gwhes", "displacement")]
     alike = _column(start, "similarity_action1")
     pairs: list[tuple[str, Iterable[float | None], Iterable[float | None]]] = [
         ("start: D of Eq. 3", _column(start, "displacement"), _displaced(probes, "leak", 0)),
-        ("all checkpoints: -G times D", against, _product(probes, "change_head", "eq3_change")),
+        ("all checkpoints: -G has the sign of D", against, _same_sign(probes, "change_head", "eq3_change")),
         ("start: cosine of right and wrong, first action", alike, runs("similarity_all")),
     ]
     for name, ours, theirs in DIFFERENCES:
@@ -177,8 +178,10 @@ def _column(rows: Sequence[Mapping[str, Any]], name: str) -> list[float | None]:
     return [row.get(name) for row in rows]
 
 
-def _product(rows: Sequence[Mapping[str, Any]], a: str, b: str) -> list[float | None]:
-    return [None if row.get(a) is None or row.get(b) is None else row[a] * row[b] for row in rows]
+def _same_sign(rows: Sequence[Mapping[str, Any]], a: str, b: str) -> list[float | None]:
+    """Return +1 where two columns have one sign and -1 where not, whatever their size; None where one is missing."""
+    pairs = [(row.get(a), row.get(b)) for row in rows]
+    return [None if not x or not y else math.copysign(1.0, x) * math.copysign(1.0, y) for x, y in pairs]
 
 
 def _less(left: Iterable[float | None], right: Iterable[float | None]) -> list[float | None]:

@@ -67,7 +67,7 @@ def test_signs_of_made_up_checkpoints() -> None:
     found = {row["sign"]: row for row in compare({"start": start, "grpo": end}, 6)}
     assert found["start: D of Eq. 3"]["signs"][0] == "+"
     assert found["grpo: D of Eq. 3"]["signs"][0] == "-"
-    assert found["all checkpoints: -G times D"]["ours"].startswith("10/20")
+    assert found["all checkpoints: -G has the sign of D"]["ours"].startswith("10/20")
     assert found["start: ln pi, correct less wrong"]["agree"] == "yes"  # the packaged runs have it too, ten of ten
     assert found["grpo: change of logp_correct"]["signs"][0] == "-"
     assert found["grpo: change of reward"]["signs"][0] == "+"
