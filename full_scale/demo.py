@@ -36,16 +36,16 @@ def run_demo(config: FullConfig, out: Path, *, short: bool = False) -> dict[str,
     questions, probe_queries = (20, 2) if short else (100, 10)
     seconds: dict[str, float] = {}
     summary: dict[str, Any] = {"label": "measured", "seconds": seconds, "config_hash": config.config_hash()}
-    with timed(seconds, "warm start"):
+    with _timed(seconds, "warm start"):
         summary["parameters"] = _warm(config, out / "warm")
     config = config.replace(model=str(out / "warm"))
     with serving(build_index("factworld"), topk=config.topk) as url:
         search = RetrieverClient(url, topk=config.topk)
-        with timed(seconds, "evaluate"):
+        with _timed(seconds, "evaluate"):
             summary["warm"] = greedy(config, out / "warm", out / "evaluation_warm.csv", search, questions)
         # One process with one thread for each arm: two threads in one process would be slower, not faster.
         pool = ProcessPoolExecutor(len(ARMS), mp_context=get_context("spawn"), initializer=one_thread)
-        with timed(seconds, "both arms"), pool:
+        with _timed(seconds, "both arms"), pool:
             running = {
                 name: pool.submit(_arm, config.replace(llds_coef=coef), out, name, url, questions, probe_queries)
                 for name, coef in ARMS.items()
@@ -64,12 +64,12 @@ def _arm(
     """Train, evaluate and probe one arm; return its part of the summary and its seconds."""
     seconds: dict[str, float] = {}
     search = RetrieverClient(url, topk=config.topk)
-    with timed(seconds, "train"):
+    with _timed(seconds, "train"):
         found = _train(config, out / name, search)
     model = out / name / "final"
-    with timed(seconds, "evaluate"):
+    with _timed(seconds, "evaluate"):
         found |= greedy(config, model, out / f"evaluation_{name}.csv", search, questions)
-    with timed(seconds, "probe"):
+    with _timed(seconds, "probe"):
         found["probe"] = _probe(config, model, out / f"probe_{name}.csv", search, probe_queries)
     return found, seconds
 
@@ -171,8 +171,7 @@ def _probe(config: FullConfig, model: Path, out: Path, search: Any, queries: int
 
 
 @contextmanager
-def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
-    """Add the seconds of the block to `seconds[name]`."""
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
     started = time.perf_counter()
     yield
     seconds[name] = round(seconds.get(name, 0.0) + time.perf_counter() - started, 1)

