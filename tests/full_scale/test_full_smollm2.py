@@ -218,3 +218,18 @@ def test_command_on_a_stand_in(
     assert capsys.readouterr().out.strip() == table(summary["signs"])
     with pytest.raises(ConfigError, match="another configuration"):
         smollm2.main([*arguments, f"model={tiny}", "seed=1"])
+
+
+def test_committed_result_is_what_its_data_give() -> None:
+    """What was measured follows from the committed rows; the small transformer's side may be packaged anew since."""
+    result = json.loads(RESULT.read_text())
+    assert result["label"] == "measured"
+    assert {"config", "config_hash", "versions", "seed", "seconds", "sampler"} <= result.keys()
+    again = compare(result["checkpoints"], result["config"]["rollouts"])
+    assert [(row["sign"], row["ours"]) for row in again] == [(row["sign"], row["ours"]) for row in result["signs"]]
+    assert all(not str(value).startswith("/") for value in result["config"].values())
+
+
+def test_readme_shows_the_committed_table() -> None:
+    shown = [row for row in json.loads(RESULT.read_text())["signs"] if row["ours"] != "none"]
+    assert table(shown) in (smollm2.Path(smollm2.__file__).parent / "README.md").read_text()
