@@ -102,8 +102,8 @@ CLAIMS: dict[str, tuple[str, Callable[[], Sequence[Any]]]] = {
         prediction,
     ),
     "monitor on toys": (
-        r"On (\d+) simulated runs .*? in (\d+) of (\d+) collapses \(goal 95 %\) and spoke in (\d+) of (\d+) healthy runs; "
-        r"the median lead was (\d+) % .*? entropy threshold is as early \((\d+) and (\d+), lead (\d+) %\)",
+        r"On (\d+) simulated runs .*? in (\d+) of (\d+) collapses \(goal 95 %\) and spoke in "
+        r"(\d+) of (\d+) healthy runs; the median lead was (\d+) % .*? entropy threshold is as early \((\d+) and (\d+), lead (\d+) %\)",
         monitor_on_toys,
     ),
     "prediction with a constant drift": (
