@@ -103,7 +103,8 @@ CLAIMS: dict[str, tuple[str, Callable[[], Sequence[Any]]]] = {
     ),
     "monitor on toys": (
         r"On (\d+) simulated runs .*? in (\d+) of (\d+) collapses \(goal 95 %\) and spoke in "
-        r"(\d+) of (\d+) healthy runs; the median lead was (\d+) % .*? entropy threshold is as early \((\d+) and (\d+), lead (\d+) %\)",
+        r"(\d+) of (\d+) healthy runs; the median lead "
+        r"was (\d+) % .*? entropy threshold is as early \((\d+) and (\d+), lead (\d+) %\)",
         monitor_on_toys,
     ),
     "prediction with a constant drift": (
