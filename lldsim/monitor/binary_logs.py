@@ -144,7 +144,7 @@ def wandb_rows(file: BinaryIO, trouble: Trouble) -> Iterator[Row]:
         if kind in (1, 4):
             try:
                 row = _history(pending)
-            except (ValueError, IndexError, RecursionError, StopIteration):
+            except (ValueError, IndexError, RecursionError):
                 trouble.bad(0)
                 row = {}
             pending = b""
@@ -171,7 +171,8 @@ def _history(data: bytes) -> Row:
                 if plain is not None:
                     row[key or "/".join(nested)] = plain
             elif part == 2 and _is_bytes(item):
-                row["_step"] = float(next(n for inner, n in fields(item) if inner == 1 and isinstance(n, int)))
+                # proto3 leaves out a number that is 0
+                row["_step"] = float(next((n for inner, n in fields(item) if inner == 1 and isinstance(n, int)), 0))
     return row
 
 

@@ -66,8 +66,8 @@ def diagnose(log: Log, *, rules: Rules = DEFAULT_RULES, steps_per_update: float 
     end = len(log.record) if fallen is None else fallen
     verdict, why = _verdict(log, alarms, likelihood, fallen)
     return Diagnosis(
-        log.path, verdict, why, alarms, phases_of(log, likelihood, end, fallen), conditions_of(log, likelihood, end),
-        missing_signals(log.sources), trap, log,
+        log.path, verdict, why, alarms, phases_of(log, likelihood, end, fallen),
+        conditions_of(log, likelihood, end, steps_per_update=steps_per_update), missing_signals(log.sources), trap, log,
     )  # fmt: skip
 
 
