@@ -67,7 +67,7 @@ ALIASES: dict[str, dict[str, tuple[str, ...]]] = {
         "other": ("gradient_norm", "grad_norm_mean", "optim/grad_norm", "actor_grad_norm"),
     },
     "ratio_max": {
-        "lldsim": ("lldsim/ratio_max", "ratio_max"),
+        "lldsim": ("lldsim/ratio_max", "ratio_max", "llds/ratio_max"),
         "verl": ("actor/ratio_max",),
         "other": ("max_ratio", "ratio/max", "importance_ratio_max", "actor/ratio/max"),
     },

@@ -69,7 +69,7 @@ def _unit(log: Log, steps_per_update: float) -> list[str]:
     if steps_per_update != 1 or len(gaps) < 4 or np.median(gaps) < 3:
         return []
     return [
-        f"rows are {np.median(gaps):g} steps apart, and rules count in updates: if one rollout batch takes N steps, say "
+        f"rows are {np.median(gaps):g} steps apart, and rules count updates: if one rollout batch takes N steps, say "
         "--steps-per-update N"
     ]
 

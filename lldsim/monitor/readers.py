@@ -74,6 +74,8 @@ def read_log(path: Path | str, *, columns: Mapping[str, str] | None = None, on_p
         with open_rows(file, trouble, on_progress) as (kind, rows):
             formats.append(kind)
             for row in rows:
+                if "train_runtime" in row:  # transformers' summary of the run, not a step of it
+                    continue
                 step, rank, values = math.nan, math.inf, {}
                 for key, value in row.items():
                     place = _step_place(key, columns.get("step"), ranks)

@@ -1,8 +1,11 @@
-"""Logs of one collapsing toy run that verl 0.9.1 and wandb 0.31 wrote themselves (write_verl_logs.py and others).
+"""Logs that verl 0.9.1, wandb 0.31 and TRL 1.16 wrote themselves: the `write_*_logs.py` beside these tests.
+
+verl and wandb logged one collapsing toy run, TRL thirty healthy steps of a tiny model.
 
 Locked here: console (through Ray), JSON lines and TensorBoard of verl give the same numbers, the verdict and a first
 alarm before the reward falls; what verl does not log by itself is reported as missing, its other keys as unread, its
-validation is no training row; a line that Ray cut in two is put together; the W&B run counts in `train/global_step`.
+validation is no training row; a line that Ray cut in two is put together; the W&B run counts in `train/global_step`;
+TRL's state, print and completions agree.
 """
 
 from __future__ import annotations
@@ -104,3 +107,35 @@ def test_wandb_offline_run(tmp_path: Path) -> None:
     assert log.notes == []
     assert {"train/learning_rate", "_runtime", "_timestamp"} == set(log.unknown_keys)
     assert diagnose(log, steps_per_update=10).verdict == "collapsed"
+
+
+def test_trl_trainer_state_and_what_trl_prints(tmp_path: Path) -> None:
+    for name in ("trainer_state.json", "trl_console.log"):
+        (tmp_path / name).write_bytes(gzip.decompress((DATA / f"{name}.gz").read_bytes()))
+    state, printed = read_log(tmp_path / "trainer_state.json"), read_log(tmp_path / "trl_console.log")
+    assert (state.format, printed.format) == ("TRL trainer state", "console")
+    history = json.loads((tmp_path / "trainer_state.json").read_text())["log_history"]
+    np.testing.assert_array_equal(state.steps, np.arange(1, 31))
+    np.testing.assert_array_equal(printed.steps, np.arange(1, 31))  # the summary at its end is no row
+    for signal, key in {
+        "reward": "reward", "entropy": "entropy", "grad_norm": "grad_norm", "kl": "kl", "loss": "loss",
+        "clip_fraction": "clip_ratio/region_mean", "response_length": "completions/mean_length",
+        "tied_groups": "frac_reward_zero_std",
+    }.items():  # fmt: skip
+        written = [row.get(key, np.nan) for row in history]
+        np.testing.assert_array_equal(state.record[signal], written, err_msg=signal)
+        np.testing.assert_allclose(printed.record[signal], written, rtol=1e-3, atol=1e-6, err_msg=signal)
+    assert np.isfinite(state.record["reward"]).sum() == 15  # TRL logs it on the steps that sample, here every second
+    found = diagnose(state)
+    assert found.verdict == "healthy"
+    assert "likelihood" in found.why
+    assert {"logp_correct", "logp_wrong", "similarity", "ratio_max"} == set(found.missing)
+
+
+def test_trl_completions_parquet() -> None:
+    pytest.importorskip("pyarrow")
+    log = read_log(DATA / "completions_00030.parquet")
+    state = read_log(DATA / "trainer_state.json.gz")
+    assert log.steps.tolist() == [30]
+    assert "rewards/letter_reward/mean" in log.unknown_keys
+    np.testing.assert_allclose(log.record["reward"][-1], state.record["reward"][-2], rtol=1e-6)
