@@ -9,6 +9,8 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ from lldsim.monitor.diagnose import ORDER, Diagnosis, diagnose
 from lldsim.monitor.readers import Log, read_log
 from lldsim.monitor.report import write_report
 from lldsim.monitor.sources import find_runs
-from lldsim.monitor.streams import Progress
+from lldsim.monitor.streams import Progress as OnProgress
+from lldsim.progress import Progress
 
 Draw = Callable[[Diagnosis], bytes]
 FAIL_ON = {"stagnation": "stagnating", "decay": "decaying", "acceleration": "accelerating", "collapse": "collapsed"}
@@ -41,7 +44,8 @@ def main(argv: Sequence[str] | None = None, *, draw: Draw | None = None) -> int:
     failed = False
     for path, alone in _runs(args.paths):
         try:
-            log = read_log(path, columns=columns, on_progress=_progress(path))
+            with _progress(path) as on_progress:
+                log = read_log(path, columns=columns, on_progress=on_progress)
             log.notes += _unit(log, args.steps_per_update)
             result = diagnose(log, steps_per_update=args.steps_per_update)
         except LldsimError as error:
@@ -66,7 +70,8 @@ def main(argv: Sequence[str] | None = None, *, draw: Draw | None = None) -> int:
 def _unit(log: Log, steps_per_update: float) -> list[str]:
     """Return a note where steps look finer than updates and nothing was said about it."""
     gaps = np.diff(log.steps)
-    if steps_per_update != 1 or len(gaps) < 4 or np.median(gaps) < 3:
+    binned = any("bins" in note for note in log.notes)
+    if steps_per_update != 1 or binned or len(gaps) < 4 or np.median(gaps) < 3:
         return []
     return [
         f"rows are {np.median(gaps):g} steps apart, and rules count updates: if one rollout batch takes N steps, say "
@@ -115,19 +120,24 @@ def _columns(pairs: Sequence[str]) -> dict[str, str]:
     return columns
 
 
-def _progress(path: Path) -> Progress | None:
+@contextmanager
+def _progress(path: Path) -> Iterator[OnProgress | None]:
+    """Give what shows how far a long file is read: a bar on a terminal, else a line on stderr now and then."""
     if not (path.is_file() and path.stat().st_size >= BIG):
-        return None
-    from tqdm import tqdm
+        yield None
+        return
+    say = partial(print, file=sys.stderr, flush=True)
+    with Progress(f"reading {path.name[:40]}", say=say, unit="megabyte") as progress:
+        reached = -1
 
-    bar = tqdm(total=path.stat().st_size, unit="B", unit_scale=True, desc=path.name[:30], disable=None, leave=False)
+        def on_progress(done: int, total: int) -> None:
+            nonlocal reached
+            if done >> 20 > reached:
+                reached = done >> 20
+                progress(reached, total >> 20)
 
-    def say(done: int, _: int) -> None:
-        bar.update(done - bar.n)
-        if done >= (bar.total or 0):
-            bar.close()
-
-    return say
+        on_progress(0, path.stat().st_size)
+        yield on_progress
 
 
 def _sick(result: Diagnosis, fail_on: str) -> bool:

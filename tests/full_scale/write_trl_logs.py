@@ -44,9 +44,8 @@ def trainer_in(
     arguments = {
         "output_dir": str(folder), "max_steps": steps, "per_device_train_batch_size": 8, "num_generations": 4,
         "steps_per_generation": 2, "max_completion_length": 8, "logging_steps": 1, "save_steps": steps,
-        "learning_rate": 1e-2, "use_cpu": True, "bf16": False, "model_init_kwargs": {"dtype": "float32"}, "seed": 0, "report_to": "none",
-        "disable_tqdm": True,
-        "beta": 0.01,
+        "learning_rate": 1e-2, "use_cpu": True, "bf16": False, "seed": 0, "report_to": "none",
+        "model_init_kwargs": {"dtype": "float32"}, "disable_tqdm": True, "beta": 0.01,
     } | options  # fmt: skip
     make_model(tokenizer, hidden_size=16, layers=1, heads=2).save_pretrained(folder / "start")  # TRL reloads it for KL
     return (trainer_class or GRPOTrainer)(
