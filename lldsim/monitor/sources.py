@@ -23,7 +23,7 @@ from lldsim.monitor.text_logs import Row, Trouble, csv_rows, json_lines, json_ob
 _WHOLE = ("record.csv", "trainer_state.json", "checkpoint-*/trainer_state.json")
 _SEVERAL = ("*.jsonl", "*.jsonl.gz", "*.wandb")
 _PARTS = ("events.out.tfevents.*", "completions_*.parquet", "completions/completions_*.parquet")
-_PLAIN = ("*.csv", "*.csv.gz", "*.log", "*.log.gz", "*.txt")
+_PLAIN = ("*.csv", "*.csv.gz", "*.log", "*.log.gz", "*.txt", "*.json", "*.json.gz")
 MAX_FOLDERS = 2_000  # looked into below a path
 
 
