@@ -138,7 +138,12 @@ def _run(args: argparse.Namespace) -> int:
     config = _config(args)
     from tqdm import tqdm
 
+    from lldsim.record import COLUMNS
+
+    columns = COLUMNS
     if isinstance(config, TransformerConfig):
+        from lldsim.transformer.measures import TRANSFORMER_COLUMNS as columns
+
         record = _run_transformer(config)
     elif args.engine == "plain":
         from lldsim.trainer import train
@@ -152,7 +157,7 @@ def _run(args: argparse.Namespace) -> int:
         warm_up(config.trainer.dtype)
         with tqdm(total=config.trainer.updates, unit="update", disable=None) as bar:
             record = simulate(config, on_update=lambda done: advance(bar, done))
-    record.save(args.out)
+    record.save(args.out, descriptions=columns)
     if not args.no_picture:
         from lldsim.plots.panels import draw_record
 

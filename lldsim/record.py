@@ -71,8 +71,8 @@ class RunRecord:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
 
-    def save(self, folder: Path | str) -> None:
-        """Write `record.csv` and `record.json` into `folder`, creating it."""
+    def save(self, folder: Path | str, *, descriptions: Mapping[str, str] = COLUMNS) -> None:
+        """Write `record.csv` and `record.json` into `folder`, creating it; `descriptions` say what a column holds."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "record.csv").open("w", newline="") as file:
@@ -84,7 +84,7 @@ class RunRecord:
             "config_hash": self.config_hash,
             "config": self.config,
             "versions": self.versions,
-            "columns": {name: COLUMNS.get(name, "") for name in self.columns},
+            "columns": {name: descriptions.get(name, "") for name in self.columns},
         }
         (folder / "record.json").write_text(json.dumps(about, indent=1, sort_keys=True) + "\n")
 

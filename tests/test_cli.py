@@ -32,6 +32,7 @@ def test_a_transformer_runs_by_its_preset_under_the_same_flags(tmp_path, capsys)
     record = load(tmp_path)
     assert set(COLUMNS) < set(record.columns)
     assert (record.config["policy"], record.config["llds_coef"], record.config["seed"]) == ("transformer", 0.2, 5)
+    assert all(json.loads((tmp_path / "record.json").read_text())["columns"].values()), "every column is described"
     assert (tmp_path / "record.png").read_bytes().startswith(b"\x89PNG")
     assert main(["presets"]) == 0
     assert "transformer-spiral" in capsys.readouterr().out

@@ -23,7 +23,10 @@ from lldsim.monitor.rules import DEFAULT_RULES, Alarm, Rules, Watch
 
 Verdict = Literal["healthy", "stagnating", "decaying", "accelerating", "collapsed", "undecidable"]
 ORDER: tuple[Verdict, ...] = ("undecidable", "healthy", "stagnating", "decaying", "accelerating", "collapsed")
-LLD_RULES = ("likelihood-entropy", "likelihood-slope", "likelihood-fast", "likelihood-drop", "likelihood-acceleration")
+LLD_RULES = (
+    "likelihood-entropy", "likelihood-unrest", "likelihood-slope", "likelihood-fast", "likelihood-drop",
+    "likelihood-acceleration",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """The alarm rules: causal, streaming, the same code for a live run and for a finished log.
 
 `Watch.add(step, row)` looks at nothing but what it has been given, so an alarm at step s uses nothing after s. The
-numbers in `Rules` were fixed on the sets TUNE and CHECK of tests/benchmarks/monitor_worlds.py and are reported on
-REPORT, which shares no seed and no cause with them. The paper's advice (section 6 of arXiv 2512.04220) is the list
-of signals.
+numbers in `Rules` were fixed on the sets TUNE and CHECK of tests/benchmarks/monitor_worlds.py, those of unrest and
+trust also on the first 62 transformer runs (bench_monitor_transformer.py); they are reported on runs that share no seed
+and, in the toy, no cause with these. The paper's advice (section 6 of arXiv 2512.04220) is the list of signals.
 
 Units: log-probabilities in nats per token, time in rollout batches ("updates"; `steps_per_update` converts).
 What this file does not do: read logs, or give a verdict on a whole run (diagnose.py).
@@ -12,8 +12,9 @@ What this file does not do: read logs, or give a verdict on a whole run (diagnos
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
@@ -35,10 +36,17 @@ class Rules:
     joint_entropy: float = 1.4  # ... by standing at this multiple of its lowest level so far, ...
     joint_rise: float = 0.15  # nats above that level, ...
     joint_entropy_slope: float = 0.002  # and rising by this many nats per update over slope_window
-    slope_window: float = (
-        15.0  # updates; where it is not logged, the slope must be steeper; where it is, such a slope is
-    )
-    # no warning by itself, only part of the verdict on the whole log
+    # Everything a little at once; in a network this speaks before any signal alone. Ratio, gradient norm and entropy
+    # must be logged; "usual" is the median so far.
+    unrest_fallen: float = 1.2  # -log-probability over its lowest level so far, ...
+    unrest_slope: float = -0.001  # which still falls by this many nats per update over fast_window, ...
+    unrest_ratio: float = 2.0  # ln of the largest ratio over the usual, ...
+    unrest_ratio_floor: float = 0.3  # and itself at least this (a ratio of 1.35), ...
+    unrest_norm: float = 1.0  # gradient norm over the usual, ...
+    unrest_entropy: float = 1.2  # entropy over its lowest level so far, and rising over slope_window
+    # Where entropy is not logged, a slope alone must be steeper to be a warning; where it is, such a slope only counts
+    # in the verdict on the whole log.
+    slope_window: float = 15.0  # updates
     slope: float = -0.0097  # nats per update over that window
     fast_window: float = 10.0
     fast_slope: float = -0.025
@@ -52,6 +60,11 @@ class Rules:
     grad_norm_surge: float = 10.0  # over the median so far
     reward_fall: float = 0.8  # trailing mean of nine rows under this share of its running peak
     released_floor: float = 0.05  # success rate under which the released metric cannot be corrected
+    # The released metric falls as the success rate rises, with a slope near 1 between their logarithms; a log in which
+    # the likelihood does not is taken at its word.
+    trust_rows: int = 6
+    trust_rise: float = 0.1  # of ln success rate, mean of the second half of the rows minus mean of the first
+    trust_slope: float = 0.2
     rearm: int = 10  # rows without the condition after which a rule may speak again
     min_rows: int = 4
 
@@ -112,10 +125,7 @@ class _Trail:
             found.append((step, value))
         if len(found) < min_rows:
             return math.nan
-        mean_x = sum(x for x, _ in found) / len(found)
-        mean_y = sum(y for _, y in found) / len(found)
-        spread = sum((x - mean_x) ** 2 for x, _ in found)
-        return sum((x - mean_x) * (y - mean_y) for x, y in found) / spread if spread > 0 else math.nan
+        return _slope(found)
 
 
 class Watch:
@@ -123,7 +133,7 @@ class Watch:
 
     `trusted` says that `logp_correct` is the mean over correct responses' own tokens. Otherwise it may be the released
     metric, which falls when the success rate rises; a likelihood rule must then hold for the value as logged AND for
-    the value divided by the success rate, where that is known.
+    the value divided by the success rate, where that is known, until a rise of both has shown that it is not.
 
     >>> watch = Watch(trusted=True)
     >>> sick = [watch.add(t, {"logp_correct": -0.1 - 0.01 * max(0, t - 20)}) for t in range(60)]
@@ -141,11 +151,12 @@ class Watch:
         self._states: dict[str, _State] = {}
         self._first = self._last = math.nan
         self._hold = rules.hold
-        self._norms: list[float] = []
+        self._early: dict[str, list[float]] = {"grad_norm": [], "log_ratio": []}  # in rising order
         self._rewards: deque[float] = deque(maxlen=9)
         self._reward_peak = -math.inf
         self._jumps, self._jump_count = 0.0, 0  # of the reward from row to row: its noise
         self._binary = True
+        self._pairs: list[tuple[float, float]] = []  # ln success rate, ln -likelihood
 
     def add(self, step: float, row: Mapping[str, float]) -> list[Alarm]:
         """Take one row and return the alarms that begin with it. NaN or infinity in loss, gradient norm, KL, entropy
@@ -157,8 +168,13 @@ class Watch:
         broken = [name for name in _ALWAYS_FINITE if not math.isfinite(row.get(name, 0.0))]
         alarms = [alarm for name in broken if (alarm := self._nonfinite(step, name, row[name]))]
         finite = {name: float(value) for name, value in row.items() if math.isfinite(value)}
+        if "ratio_max" in finite:
+            finite["log_ratio"] = math.log(max(finite["ratio_max"], 1.0))
         for name, value in (finite | self._derived(finite)).items():
             self._trail(name).add(step, value)
+        for name, values in self._early.items():  # the early run is the reference; this also bounds memory
+            if name in finite and len(values) < 256:
+                insort(values, finite[name])
         if step - self._first < self.rules.warm_up * self.unit:
             return alarms
         for rule, holds, value, severity, message in self._conditions(finite):
@@ -183,11 +199,26 @@ class Watch:
             derived["logp_corrected"] = row["logp_correct_over_all"] / min(success, 1.0)
         elif "logp_correct" in row and not self.trusted:
             derived["logp_divided"] = row["logp_correct"] / min(success, 1.0)
+            self._learn_to_trust(success, row["logp_correct"])
         return derived
+
+    def _learn_to_trust(self, success: float, logp: float) -> None:
+        """Trust the likelihood as logged once the success rate has risen and the released metric would have fallen."""
+        rules = self.rules
+        if logp >= 0 or len(self._pairs) >= 256:
+            return
+        self._pairs.append((math.log(success), math.log(-logp)))
+        n, half = len(self._pairs), len(self._pairs) // 2
+        if n < rules.trust_rows:
+            return
+        xs = [x for x, _ in self._pairs]
+        if sum(xs[half:]) / (n - half) - sum(xs[:half]) / half > rules.trust_rise:
+            self.trusted = _slope(self._pairs) < rules.trust_slope
 
     def _likelihoods(self) -> list[_Trail]:
         """Return the trails that must agree for a likelihood alarm; empty when the log holds no usable likelihood."""
-        for names in (("logp_corrected",), ("logp_correct", "logp_divided"), ("logp_all",)):
+        plain = ("logp_correct",) if self.trusted else ("logp_correct", "logp_divided")
+        for names in (("logp_corrected",), plain, ("logp_all",)):
             found = [self._trails[name] for name in names if name in self._trails]
             if found:
                 return found
@@ -201,6 +232,30 @@ class Watch:
         slope = entropy.slope(rules.slope_window * self.unit, rules.min_rows) * self.unit
         far = entropy.level > rules.joint_entropy * max(entropy.lowest, 0.0)
         return far and entropy.level - entropy.lowest > rules.joint_rise and slope > rules.joint_entropy_slope
+
+    def _usual(self, name: str) -> float:
+        """Return the median so far of the gradient norm or the log-ratio."""
+        values = self._early[name]
+        return values[len(values) // 2]
+
+    def _unrest(self, row: Mapping[str, float], likelihood: _Trail) -> bool:
+        """Return whether the likelihood is down and ratio, gradient norm and entropy are up, each a little.
+
+        False unless all are logged. One reading of the likelihood is enough: where it is the released metric and falls
+        because the reward rises, the three others do not rise.
+        """
+        rules = self.rules
+        if not row.keys() >= {"log_ratio", "grad_norm", "entropy"} or likelihood.highest >= 0:
+            return False
+        ratio, norm, entropy = (self._trails[name] for name in ("log_ratio", "grad_norm", "entropy"))
+        return (
+            likelihood.level < rules.unrest_fallen * likelihood.highest
+            and likelihood.slope(rules.fast_window * self.unit, rules.min_rows) * self.unit < rules.unrest_slope
+            and ratio.level > max(rules.unrest_ratio_floor, rules.unrest_ratio * self._usual("log_ratio"))
+            and norm.level > rules.unrest_norm * self._usual("grad_norm")
+            and entropy.level > rules.unrest_entropy * max(entropy.lowest, 0.0)
+            and entropy.slope(rules.slope_window * self.unit, rules.min_rows) > 0
+        )
 
     def _conditions(self, row: Mapping[str, float]) -> list[tuple[str, bool, float, Severity, str]]:
         rules, found = self.rules, []
@@ -219,6 +274,8 @@ class Watch:
             found += [
                 ("likelihood-entropy", fell and joint < rules.joint_slope and spreads is True, joint, "warning",
                  f"{what} falls {-joint:.3f} nats per update over {rules.joint_window:g} updates while entropy rises"),
+                ("likelihood-unrest", self._unrest(row, trails[0]), fast, "warning",
+                 f"{what} falls while ratio, gradient norm and entropy are all above their usual"),
                 ("likelihood-slope", fell and slow < rules.slope, slow, "warning" if spreads is None else "info",
                  f"{what} falls {-slow:.3f} nats per update over {rules.slope_window:g} updates"),
                 ("likelihood-fast", fell and fast < rules.fast_slope, fast, "warning",
@@ -248,9 +305,7 @@ class Watch:
     def _gradient(self, row: Mapping[str, float]) -> list[tuple[str, bool, float, Severity, str]]:
         if "grad_norm" not in row:
             return []
-        if len(self._norms) < 256:  # the early run is the reference; this also bounds memory
-            self._norms.append(row["grad_norm"])
-        usual = sorted(self._norms)[len(self._norms) // 2]
+        usual = self._usual("grad_norm")
         surge = self._trails["grad_norm"].level / usual if usual > 0 else 1.0
         return [("grad-norm-surge", surge > self.rules.grad_norm_surge, surge, "info",
                  f"gradient norm is {surge:.0f} times its usual size")]  # fmt: skip
@@ -299,6 +354,14 @@ class _State:
     held: int = 0
     quiet: int = 0
     spoken: bool = False
+
+
+def _slope(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return the least-squares slope of y on x; NaN where all x are equal."""
+    mean_x = sum(x for x, _ in pairs) / len(pairs)
+    mean_y = sum(y for _, y in pairs) / len(pairs)
+    spread = sum((x - mean_x) ** 2 for x, _ in pairs)
+    return sum((x - mean_x) * (y - mean_y) for x, y in pairs) / spread if spread > 0 else math.nan
 
 
 def _mildest(slopes: Iterable[float]) -> float:

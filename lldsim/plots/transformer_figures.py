@@ -1,4 +1,4 @@
-"""Figures of the transformer: its phases beside the toy's, what is inside them, and the table of conditions drawn.
+"""Figures of the transformer: its phases beside the toy's, what is inside them, the table of conditions drawn, LLDS.
 
 What this file does not do: run anything; records come from transformer.study, the toy's from experiments.
 """
@@ -20,7 +20,7 @@ from lldsim.plots import panels
 from lldsim.plots.collapse_figures import typical_collapse
 from lldsim.plots.style import color
 from lldsim.record import Arms, RunRecord
-from lldsim.transformer.conditions import CONDITIONS
+from lldsim.transformer.conditions import COEFS, CONDITIONS, GATES, llds_name, plainly
 from lldsim.transformer.study import HORIZON, lowest_share, padded
 
 ROWS = ("reward", "logp_correct", "entropy", "grad_norm")
@@ -185,4 +185,31 @@ def conditions_figure(arms: Arms) -> Figure:
     right.axvline(0.5, color="#999999", lw=0.7, ls=":")
     right.set(xlim=(-0.03, 1.03), xlabel="lowest reward as a share of its running peak (each run; dot: median)")
     fig.suptitle("simulated: what makes the transformer collapse, and what prevents it", x=0.01, ha="left")
+    return fig
+
+
+def llds_figure(arms: Arms) -> Figure:
+    """Draw figure x4: how much LLDS under which gate - every run's lowest share of peak reward, and who collapsed.
+
+    A run is a mark whose shape says its warm start; the leftmost group of each panel is the leak without LLDS.
+    """
+    fig = Figure(figsize=(9.0, 2.9))
+    axes = fig.subplots(1, len(GATES), sharey=True)
+    for ax, gate in zip(axes, GATES, strict=True):
+        names = ["leak", *(llds_name(gate, coef) for coef in COEFS)]
+        for x, name in enumerate(names):
+            records = arms.get(name, [])
+            shade = color(CONDITIONS[name].role)
+            for record, offset in zip(records, np.linspace(-0.28, 0.28, len(records)), strict=True):
+                shape = "osv^D"[record.config["warm_start"] % 5]
+                ax.plot(x + offset, lowest_share(record), shape, color=shade, ms=3, mew=0, alpha=0.75)
+            fallen = sum(collapse_step(r["reward"]) is not None for r in records)
+            ax.annotate(f"{fallen}/{len(records)}", (x, 1.05), fontsize=6.5, ha="center", annotation_clip=False)
+        ax.set_xticks(range(len(names)), ["0", *map(plainly, COEFS)])
+        ax.set_title(f"{gate} gate", pad=14)
+        ax.axhline(0.5, color="#999999", lw=0.7, ls=":")
+        ax.set(xlabel="λ", ylim=(-0.03, 1.03), xlim=(-0.6, len(names) - 0.4))
+    axes[0].set_ylabel("lowest reward as a share\nof its running peak")
+    title = f"simulated: LLDS in the transformer (collapsed by update {HORIZON} / runs; shapes: warm starts)"
+    fig.suptitle(title, x=0.01, ha="left")
     return fig

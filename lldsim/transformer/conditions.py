@@ -7,6 +7,7 @@ this file does not do: run (runs.py) or decide what counts as a collapse (diagno
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 from lldsim.transformer.config import TransformerConfig
@@ -21,6 +22,30 @@ class Condition(NamedTuple):
     changes: dict[str, Any]
     words: str
     role: str
+
+
+GATES = ("action", "token", "response")
+COEFS = (0.01, 0.05, 0.1, 0.2, 1.0)
+PLAIN = ("action", 0.2)  # of the condition `llds`
+
+
+def llds_name(gate: str, coef: float) -> str:
+    """Return the name of the condition leak + LLDS of strength `coef` under `gate`.
+
+    >>> llds_name("action", 0.2), llds_name("action", 0.01), llds_name("token", 0.2), llds_name("token", 1.0)
+    ('llds', 'llds .01', 'llds token', 'llds token 1')
+    """
+    return " ".join(["llds"] + [gate] * (gate != "action") + [plainly(coef)] * (coef != PLAIN[1]))
+
+
+def plainly(coef: float) -> str:
+    """Return a strength as the tables write it, `.2` or `1`."""
+    return f"{coef:g}".removeprefix("0")
+
+
+def _llds(gate: str, coef: float) -> Condition:
+    words = f"leak + LLDS {plainly(coef)}" + f", {gate} gate" * (gate != "action")
+    return Condition({"llds_coef": coef, "gate": gate}, words, "llds")
 
 
 _CLEAN = {"temperature": 1.0, "staleness": 0}
@@ -38,12 +63,7 @@ CONDITIONS: dict[str, Condition] = {
     "stale 4": Condition({"temperature": 1.0, "staleness": 4}, "T = 1, 4 updates old", "grpo"),
     "stale 2": Condition({"temperature": 1.0, "staleness": 2}, "T = 1, 2 updates old", "grpo"),
     "ratio to sampler": Condition({"ratio_to": "sampler"}, "leak, ratio against the sampler", "onpolicy"),
-    "llds .01": Condition({"llds_coef": 0.01}, "leak + LLDS .01", "llds"),
-    "llds .05": Condition({"llds_coef": 0.05}, "leak + LLDS .05", "llds"),
-    "llds .1": Condition({"llds_coef": 0.1}, "leak + LLDS .1", "llds"),
-    "llds 1": Condition({"llds_coef": 1.0}, "leak + LLDS 1", "llds"),
-    "llds token": Condition({"llds_coef": 0.2, "gate": "token"}, "leak + LLDS .2, token gate", "llds"),
-    "llds response": Condition({"llds_coef": 0.2, "gate": "response"}, "leak + LLDS .2, response gate", "llds"),
+    **{llds_name(*dial): _llds(*dial) for dial in product(GATES, COEFS) if dial != PLAIN},
     "positive only": Condition({"negative_weight": 0.0}, "leak, A < 0 dropped", "null"),
     "truncated IS": Condition({"tis_cap": 2.0}, "leak, truncated IS (cap 2)", "null"),
     "kl .1": Condition({"kl_coef": 0.1}, "leak, KL .1", "null"),
@@ -56,6 +76,7 @@ CONDITIONS: dict[str, Condition] = {
     "clean fast": Condition(_CLEAN | {"learning_rate": 0.3}, "T = 1, fresh, 3 times the rate", "onpolicy"),
     "clean adam fast": Condition(_CLEAN | _ADAM | {"learning_rate": 3e-4}, "T = 1, fresh, Adam 3e-4", "onpolicy"),
 }
+STRENGTHS = tuple(llds_name(*dial) for dial in product(GATES, COEFS) if dial != PLAIN)  # drawn by figure x4
 COMPARED = ("leak", "llds", "clean")  # what the figures of curves show
 
 

@@ -2,7 +2,8 @@
 
 The runs take hours on two cores, so their records are packaged (`study.csv.gz`, four significant digits, with
 `study.json` on how they were made) and figures are drawn from them. Running the command again makes the same files on
-the same machine, from the cache where it can. What this file does not do: draw.
+the same machine, from the cache where it can: under `build/`, or with `--package` where the figures read them. The
+three conditions that are compared get twice the seeds of the others. What this file does not do: draw.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from lldsim.diagnostics.thresholds import DEFAULT
 from lldsim.errors import MissingDataError
 from lldsim.progress import Progress
 from lldsim.record import Arms, RunRecord, versions
-from lldsim.transformer.conditions import CONDITIONS, condition_runs
+from lldsim.transformer.conditions import COMPARED, CONDITIONS, condition_runs
 from lldsim.transformer.runs import DEFAULT_CACHE, code_hash, read_cached, run_all
 
 PACKAGED_STUDY = Path(__file__).parent / "study.csv.gz"
+BUILT_STUDY = Path("build/transformer_study/study.csv.gz")
 HORIZON = 100  # updates of every run in the table
 LONGER = 160  # the same runs continued, for leak runs that had not collapsed by then and their LLDS twins
 LONG_SUFFIX = ", continued"
@@ -84,7 +86,9 @@ def load_study(path: Path | str = PACKAGED_STUDY) -> Study:
     path = Path(path)
     about_path = path.with_name("study.json")
     if not (path.is_file() and about_path.is_file()):
-        raise MissingDataError(f"{path} or study.json is missing; `python -m lldsim.transformer.study` makes both")
+        raise MissingDataError(
+            f"{path} or study.json is missing; `python -m lldsim.transformer.study --package` makes both"
+        )
     about = json.loads(about_path.read_text())
     header, *rows = csv.reader(io.StringIO(gzip.decompress(path.read_bytes()).decode()))
     tables: dict[tuple[str, int], list[list[float]]] = {}
@@ -126,7 +130,9 @@ def pack_probes(rows: Sequence[Mapping[str, Any]], path: Path | str = PACKAGED_P
 def load_probes(path: Path | str = PACKAGED_PROBES) -> list[dict[str, Any]]:
     """Read the rows that `pack_probes` wrote, NaN where a number is missing. Raises MissingDataError."""
     if not Path(path).is_file():
-        raise MissingDataError(f"{path} does not exist; `python -m lldsim.transformer.study --probes` makes it")
+        raise MissingDataError(
+            f"{path} does not exist; `python -m lldsim.transformer.study --probes --package` makes it"
+        )
     rows = json.loads(Path(path).read_text())
     return [{name: np.nan if value is None else value for name, value in row.items()} for row in rows]
 
@@ -236,20 +242,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the conditions, or with `--cached-only` collect those that are done, and pack their records."""
     parser = argparse.ArgumentParser(prog="python -m lldsim.transformer.study", description=__doc__)
     parser.add_argument("--conditions", nargs="+", choices=sorted(CONDITIONS), metavar="NAME", default=list(CONDITIONS))
-    parser.add_argument("--seeds", type=int, default=10, help="seeds 0 to N - 1 (default 10)")
+    compared = ", ".join(COMPARED)
+    parser.add_argument("--seeds", type=int, default=10, help="seeds 0 to N - 1, twice as many of " + compared)
     parser.add_argument("--workers", type=int, default=1, help="single-thread processes (default 1)")
     parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE, metavar="DIR")
-    parser.add_argument("--out", type=Path, default=PACKAGED_STUDY, metavar="FILE.csv.gz")
+    parser.add_argument("--package", action="store_true", help=f"write into the package instead of {BUILT_STUDY}")
     parser.add_argument("--cached-only", action="store_true", help="run nothing, pack what is in the cache")
     parser.add_argument("--probes", action="store_true", help="probe single runs instead, and write probes.json")
     args = parser.parse_args(argv)
+    out = PACKAGED_STUDY if args.package else BUILT_STUDY
+    out.parent.mkdir(parents=True, exist_ok=True)
     if args.probes:
-        pack_probes(run_probes())
+        pack_probes(run_probes(), out.with_name("probes.json"))
         return 0
-    plan = planned({name: range(args.seeds) for name in args.conditions})
+    plan = planned({name: range(args.seeds * (2 if name in COMPARED else 1)) for name in args.conditions})
     plan |= planned({name + LONG_SUFFIX: range(args.seeds) for name in ("leak", "llds") if name in plan})
     if not args.cached_only:
         flat = [config for configs in plan.values() for config in configs if config.trainer.updates == HORIZON]
+        flat.sort(key=lambda config: config.trainer.seed)  # an interrupted study has every condition equally often
         with Progress("transformer study", say=print) as on_done:
             records = run_all(flat, cache_dir=args.cache, workers=args.workers, on_done=on_done)
         slow = {
@@ -259,7 +269,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         run_all(longer, cache_dir=args.cache, workers=args.workers)
     found = {name: [r for c in configs if (r := read_cached(c, args.cache))] for name, configs in plan.items()}
     arms = {name: records for name, records in found.items() if records}
-    pack(arms, args.out)
+    pack(arms, out)
     for row in condition_rows(arms):
         print(
             f"{row['condition']:18} {row['collapsed']:2}/{row['runs']:<2} [{row['low']:.2f}, {row['high']:.2f}]"

@@ -2,7 +2,8 @@
 
 Locked here: an alarm at step s does not change when the log after s does (whatever comes); a live run and a finished
 log give the same alarms; the hand-made sick log is heard long before the reward, the healthy one not at all; the
-released metric's trap raises no alarm and is corrected; verdicts in order; bends and their intervals on curves with
+released metric's trap raises no alarm and is corrected, an honest likelihood is believed; a little of four signals at
+once is heard, three of them are not; verdicts in order; bends and their intervals on curves with
 known bends; conditions of Def. A.3; the interval and the unit of steps do not matter more than they must.
 """
 
@@ -54,6 +55,42 @@ def test_a_gentle_slope_warns_only_where_entropy_confirms_it(tmp_path: Path) -> 
     assert rules  # the drop itself still warns
     for seed in range(5):
         assert spoken(log_of(run(sick=False, seed=seed), tmp_path)) == []
+
+
+def a_little_at_once() -> Columns:
+    """Return a log in which from step 60 on likelihood, entropy, ratio and gradient norm all move, none by much."""
+    columns, late = run(sick=False), np.maximum(0, np.arange(160.0) - 60)
+    smooth = {"reward": 0.9, "logp_correct": -0.2 * (1 + late / 150), "entropy": 0.5 * (1 + late / 150),
+              "ratio_max": 1.1 + late / 40, "grad_norm": 0.2 * (1 + late / 100)}  # fmt: skip
+    return columns | {name: np.broadcast_to(values, 160).astype(float) for name, values in smooth.items()}
+
+
+def test_a_little_of_everything_warns_and_any_part_alone_does_not(tmp_path: Path) -> None:
+    columns = a_little_at_once()
+    (step, rule), *_ = spoken(log_of(columns, tmp_path))
+    assert rule == "likelihood-unrest"
+    assert 90 <= step <= 95  # -log-probability and entropy reach 1.2 times their lowest at 90
+    for name in ("logp_correct", "entropy", "ratio_max", "grad_norm"):
+        calm = columns | {name: np.full(160, columns[name][0])}
+        before = [rule for at, rule in spoken(log_of(calm, tmp_path)) if at <= 110]
+        assert before == [], name
+        unlogged = {k: v for k, v in columns.items() if k != name}
+        before = [rule for at, rule in spoken(log_of(unlogged, tmp_path)) if at <= 110]
+        assert "likelihood-unrest" not in before, name
+
+
+def test_a_likelihood_that_rose_with_the_reward_is_believed_and_the_released_metric_is_not() -> None:
+    t = np.arange(40.0)
+    reward = np.minimum(0.3 + t / 60, 0.9)
+    for logp, believed in ((-0.4 + t / 200, True), (-0.4 * reward, False), ((-0.4 + t / 200) * reward, False)):
+        watch = Watch()
+        for step in range(40):
+            watch.add(step, {"reward": reward[step], "logp_correct": logp[step]})
+        assert watch.trusted is believed
+    flat = Watch()
+    for step in range(40):
+        flat.add(step, {"reward": 0.5, "logp_correct": -0.4})
+    assert not flat.trusted  # nothing has been shown
 
 
 @given(cut=st.integers(1, 159), after=st.sampled_from(["nothing", "noise", "zero", "huge"]), seed=st.integers(0, 3))

@@ -15,9 +15,9 @@ import pytest
 from lldsim.diagnostics.collapse import collapse_step
 from lldsim.errors import MissingDataError
 from lldsim.plots import style_context
-from lldsim.plots.transformer_figures import arm_curves, conditions_figure, inside_the_network
+from lldsim.plots.transformer_figures import arm_curves, conditions_figure, inside_the_network, llds_figure
 from lldsim.record import Arms, RunRecord, make_record
-from lldsim.transformer.conditions import COMPARED, condition_runs
+from lldsim.transformer.conditions import COEFS, COMPARED, CONDITIONS, GATES, STRENGTHS, condition_runs, llds_name
 from lldsim.transformer.study import (
     HORIZON,
     KEPT,
@@ -145,3 +145,19 @@ def test_figures_draw_every_run(arms: Arms) -> None:
         axes = inside_the_network(arms, [probe]).axes
         assert np.asarray(axes[5].lines[0].get_xdata()).tolist() == [-0.5]
         assert axes[3].get_xlim() == (0, HORIZON)
+
+
+def test_the_grid_of_llds_is_every_strength_under_every_gate() -> None:
+    names = {llds_name(gate, coef): (gate, coef) for gate in GATES for coef in COEFS}
+    assert names.keys() == {"llds", *STRENGTHS}
+    for name, (gate, coef) in names.items():
+        assert CONDITIONS[name].changes.get("llds_coef") == coef
+        assert CONDITIONS[name].changes.get("gate", "action") == gate
+
+
+def test_the_figure_of_llds_has_one_mark_per_run(arms: Arms) -> None:
+    with style_context():
+        fig = llds_figure(arms | {"llds token .01": [a_record("llds token .01", s, falls_at=50) for s in range(2)]})
+    marks = [[line for line in ax.lines if len(np.atleast_1d(line.get_xdata())) == 1] for ax in fig.axes]
+    assert [len(found) for found in marks] == [3 + 3, 3 + 2, 3]
+    assert [text.get_text() for text in fig.axes[1].texts][:2] == ["3/3", "2/2"]
