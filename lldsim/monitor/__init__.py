@@ -14,6 +14,7 @@ from lldsim.monitor.diagnose import Diagnosis, diagnose, first_alarm, replay
 from lldsim.monitor.readers import Log, log_of_record, read_log
 from lldsim.monitor.rules import Alarm, Rules, Watch
 from lldsim.monitor.trl_signals import measured
+from lldsim.monitor.verl_signals import measured_metrics
 
 __all__ = [
     "Alarm",
@@ -26,6 +27,7 @@ __all__ = [
     "first_alarm",
     "log_of_record",
     "measured",
+    "measured_metrics",
     "read_log",
     "replay",
 ]

@@ -124,7 +124,7 @@ RULES_OUT: dict[str, str] = {
     "similarity": "the second half of condition 2 (hidden states of right and wrong stay similar)",
     "entropy": "the entropy surge of phase III",
     "grad_norm": "the gradient spike of phase III",
-    "ratio_max": "likelihood-ratio spikes",
+    "ratio_max": "likelihood-ratio spikes, and the alarm from four small signals at once (likelihood-unrest)",
 }
 _CANONICAL = {
     key: (signal, rank, framework)

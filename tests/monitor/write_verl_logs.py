@@ -4,7 +4,7 @@
 A collapsing toy run (preset `spiral`) is trained by verl 0.9.1's own loss on verl's own batches: `ppo_loss` with the
 policy loss `vanilla`, `compute_grpo_outcome_advantage`, `compute_data_metrics` and the other metric functions that
 `RayPPOTrainer.fit` calls, and `Tracking` with console, file and tensorboard, inside a Ray actor as verl runs it, so
-that the console's lines carry Ray's prefix. `LLDMonitor.measure` adds its keys, as a user of verl would add them.
+that the console's lines carry Ray's prefix. `measured_metrics` adds its keys, as it would for a user of verl.
 Needs the environment of `make parity`; takes about half a minute. The output lies gzipped in `tests/monitor/data`.
 What this file does not do: run verl's workers or a language model.
 """
@@ -106,7 +106,7 @@ def rows() -> Any:
 
     from lldsim.config import preset
     from lldsim.draws import draw
-    from lldsim.monitor import LLDMonitor
+    from lldsim.monitor import measured_metrics
     from lldsim.policy import LinearSoftmaxPolicy
     from lldsim.rollout import rollout
     from lldsim.trainer import make_optimizer, old_policy
@@ -153,13 +153,11 @@ def rows() -> Any:
         metrics.update(update(policy, optimizer, actor, batch, data, minibatches))
         timing["step"] = time.perf_counter() - started
         metrics.update({"training/global_step": step, "training/epoch": 0})
-        metrics.update(metric_utils.compute_data_metrics(batch=data, use_critic=False))
+        metrics.update(measured_metrics(metric_utils.compute_data_metrics)(batch=data, use_critic=False))
         metrics.update(metric_utils.compute_timing_metrics(batch=data, timing_raw=timing))
         metrics.update(metric_utils.compute_throughout_metrics(batch=data, timing_raw=timing, n_gpus=1))
         norm = metrics["actor/grad_norm"]
         metrics.update(metric_utils.compute_variance_proxy_metrics(batch=data, gradient_norm=norm))
-        old, mask = data.batch["old_log_probs"], data.batch["response_mask"]
-        metrics.update(LLDMonitor.measure(old, data.batch["token_level_scores"].sum(-1), mask))
         yield step, metrics
 
 
