@@ -1,4 +1,4 @@
-"""README's sentences on causes, cures, failures and prediction say what the committed numbers say.
+"""README's sentences on causes, cures, failures, prediction and the monitor say what the committed numbers say.
 
 CLAIMS maps a sentence, as a pattern with one group per number, to the file and the values behind it; the paragraph on
 cures is read as a list. A sentence that was rewritten beyond its pattern fails as well: then the map needs the new
@@ -61,6 +61,14 @@ def prediction() -> list[Any]:
     return [percent(score["right_side"]), score["settings"], percent(score["majority"]), f"{ratio:.2f}"]
 
 
+def monitor_on_toys() -> list[Any]:
+    scores = numbers("fig20_alarm_lead")["scores"]
+    ours, entropy = scores["lldsim"], scores["plain: entropy over its early mean"]
+    told = [ours[k] for k in ("in_time", "collapses", "false", "healthy")] + [percent(ours["median_lead_share"])]
+    told += [entropy["in_time"], entropy["false"], percent(entropy["median_lead_share"])]
+    return [ours["collapses"] + ours["healthy"], *told]
+
+
 def percent(share: float) -> int:
     return round(100 * share)
 
@@ -92,6 +100,12 @@ CLAIMS: dict[str, tuple[str, Callable[[], Sequence[Any]]]] = {
         r"theory puts (\d+) % of (\d+) settings on the right side of collapse \(always betting on the commoner "
         r"outcome: (\d+) %\); where both collapse the predicted time is ([\d.]+) times",
         prediction,
+    ),
+    "monitor on toys": (
+        r"On (\d+) simulated runs .*? in (\d+) of (\d+) collapses \(goal 95 %\) and spoke in "
+        r"(\d+) of (\d+) healthy runs; the median lead "
+        r"was (\d+) % .*? entropy threshold is as early \((\d+) and (\d+), lead (\d+) %\)",
+        monitor_on_toys,
     ),
     "prediction with a constant drift": (
         r"constant drift reaches (\d+) %",

@@ -14,12 +14,12 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Literal
 
 from lldsim.errors import ConfigError
+from lldsim.monitor.trail import Trail, least_squares_slope
 
 Severity = Literal["info", "warning", "critical"]
 
@@ -98,36 +98,6 @@ class Alarm:
 _ALWAYS_FINITE = ("loss", "grad_norm", "kl", "entropy", "reward")
 
 
-class _Trail:
-    """One signal so far: its last rows, its extremes by median of three, its running statistics."""
-
-    def __init__(self, span: float) -> None:
-        self.rows: deque[tuple[float, float]] = deque(maxlen=2048)
-        self.span = span
-        self.level = math.nan  # median of the last three values
-        self.highest, self.lowest = -math.inf, math.inf  # of `level`
-
-    def add(self, step: float, value: float) -> None:
-        self.rows.append((step, value))
-        while len(self.rows) > 16 and self.rows[1][0] <= step - self.span:
-            self.rows.popleft()
-        last = sorted(v for _, v in islice(reversed(self.rows), 3))
-        self.level = last[len(last) // 2] if len(last) != 2 else sum(last) / 2
-        self.highest, self.lowest = max(self.highest, self.level), min(self.lowest, self.level)
-
-    def slope(self, window: float, min_rows: int) -> float:
-        """Return the least-squares slope per step over the rows of the last `window` steps, at least `min_rows`."""
-        newest = self.rows[-1][0]
-        found: list[tuple[float, float]] = []
-        for step, value in reversed(self.rows):
-            if step <= newest - window and len(found) >= min_rows:
-                break
-            found.append((step, value))
-        if len(found) < min_rows:
-            return math.nan
-        return _slope(found)
-
-
 class Watch:
     """All rules over one run, fed row by row in rising order of steps.
 
@@ -147,7 +117,7 @@ class Watch:
                 f"steps_per_update={steps_per_update}: give the positive number of log steps per rollout batch"
             )
         self.rules, self.unit, self.trusted = rules, steps_per_update, trusted
-        self._trails: dict[str, _Trail] = {}
+        self._trails: dict[str, Trail] = {}
         self._states: dict[str, _State] = {}
         self._first = self._last = math.nan
         self._hold = rules.hold
@@ -183,9 +153,9 @@ class Watch:
                 alarms.append(alarm)
         return alarms
 
-    def _trail(self, name: str) -> _Trail:
+    def _trail(self, name: str) -> Trail:
         if name not in self._trails:
-            self._trails[name] = _Trail(2 * self.rules.slope_window * self.unit)
+            self._trails[name] = Trail(2 * self.rules.slope_window * self.unit)
         return self._trails[name]
 
     def _derived(self, row: Mapping[str, float]) -> dict[str, float]:
@@ -213,9 +183,9 @@ class Watch:
             return
         xs = [x for x, _ in self._pairs]
         if sum(xs[half:]) / (n - half) - sum(xs[:half]) / half > rules.trust_rise:
-            self.trusted = _slope(self._pairs) < rules.trust_slope
+            self.trusted = least_squares_slope(self._pairs) < rules.trust_slope
 
-    def _likelihoods(self) -> list[_Trail]:
+    def _likelihoods(self) -> list[Trail]:
         """Return the trails that must agree for a likelihood alarm; empty when the log holds no usable likelihood."""
         plain = ("logp_correct",) if self.trusted else ("logp_correct", "logp_divided")
         for names in (("logp_corrected",), plain, ("logp_all",)):
@@ -238,7 +208,7 @@ class Watch:
         values = self._early[name]
         return values[len(values) // 2]
 
-    def _unrest(self, row: Mapping[str, float], likelihood: _Trail) -> bool:
+    def _unrest(self, row: Mapping[str, float], likelihood: Trail) -> bool:
         """Return whether the likelihood is down and ratio, gradient norm and entropy are up, each a little.
 
         False unless all are logged. One reading of the likelihood is enough: where it is the released metric and falls
@@ -354,14 +324,6 @@ class _State:
     held: int = 0
     quiet: int = 0
     spoken: bool = False
-
-
-def _slope(pairs: Sequence[tuple[float, float]]) -> float:
-    """Return the least-squares slope of y on x; NaN where all x are equal."""
-    mean_x = sum(x for x, _ in pairs) / len(pairs)
-    mean_y = sum(y for _, y in pairs) / len(pairs)
-    spread = sum((x - mean_x) ** 2 for x, _ in pairs)
-    return sum((x - mean_x) * (y - mean_y) for x, y in pairs) / spread if spread > 0 else math.nan
 
 
 def _mildest(slopes: Iterable[float]) -> float:

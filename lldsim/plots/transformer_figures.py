@@ -183,7 +183,7 @@ def conditions_figure(arms: Arms) -> Figure:
     left.set_yticks(range(len(names)), [CONDITIONS[name.split(",")[0]].words for name in names], fontsize=6.5)
     left.set(xlim=(-0.03, 1.03), ylim=(len(names) - 0.4, -0.6), xlabel=f"share of runs collapsed by update {HORIZON}")
     right.axvline(0.5, color="#999999", lw=0.7, ls=":")
-    right.set(xlim=(-0.03, 1.03), xlabel="lowest reward as a share of its running peak (each run; dot: median)")
+    right.set(xlim=(-0.03, 1.03), xlabel="lowest share of the peak reward (each run; dot: median)")
     fig.suptitle("simulated: what makes the transformer collapse, and what prevents it", x=0.01, ha="left")
     return fig
 
