@@ -13,6 +13,8 @@ from lldsim.monitor.callback import LLDMonitor
 from lldsim.monitor.diagnose import Diagnosis, diagnose, first_alarm, replay
 from lldsim.monitor.readers import Log, log_of_record, read_log
 from lldsim.monitor.rules import Alarm, Rules, Watch
+from lldsim.monitor.trl_signals import measured
+from lldsim.monitor.verl_signals import measured_metrics
 
 __all__ = [
     "Alarm",
@@ -24,6 +26,8 @@ __all__ = [
     "diagnose",
     "first_alarm",
     "log_of_record",
+    "measured",
+    "measured_metrics",
     "read_log",
     "replay",
 ]

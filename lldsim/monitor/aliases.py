@@ -9,7 +9,7 @@ Sources: trl 1.16 `GRPOTrainer._metrics`; verl 0.9.1 `metric_utils` and `dp_acto
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 # signal: {framework: keys}. "lldsim" keys are trusted to mean what record.COLUMNS says; others are checked.
 ALIASES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -67,7 +67,7 @@ ALIASES: dict[str, dict[str, tuple[str, ...]]] = {
         "other": ("gradient_norm", "grad_norm_mean", "optim/grad_norm", "actor_grad_norm"),
     },
     "ratio_max": {
-        "lldsim": ("lldsim/ratio_max", "ratio_max"),
+        "lldsim": ("lldsim/ratio_max", "ratio_max", "llds/ratio_max"),
         "verl": ("actor/ratio_max",),
         "other": ("max_ratio", "ratio/max", "importance_ratio_max", "actor/ratio/max"),
     },
@@ -100,7 +100,10 @@ ALIASES: dict[str, dict[str, tuple[str, ...]]] = {
         "other": ("invalid_action_rate", "n_invalid"),
     },
     "tied_groups": {"lldsim": ("tied_groups",), "trl": ("frac_reward_zero_std",), "other": ("zero_std_groups",)},
-    "gate_fraction": {"lldsim": ("gate_fraction", "llds/gate_fraction"), "other": ("gate_frac", "llds/gate_frac")},
+    "gate_fraction": {
+        "lldsim": ("gate_fraction", "llds/gate_fraction", "actor/llds_gate_fraction"),
+        "other": ("gate_frac", "llds/gate_frac"),
+    },
     "sampler_gap": {
         "lldsim": ("sampler_gap",),
         "trl": ("sampling/sampling_logp_difference/mean",),
@@ -108,16 +111,11 @@ ALIASES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "loss": {"trl": ("loss",), "verl": ("actor/pg_loss",), "other": ("policy_loss", "pg_loss", "train_loss")},
 }  # fmt: skip
+# In order of preference: Weights & Biases' own `_step` counts calls, so it stands back.
 STEP_KEYS = (
-    "step",
-    "global_step",
-    "training/global_step",
-    "_step",
-    "update",
-    "iteration",
-    "iter",
-    "trainer/global_step",
-)
+    "step", "global_step", "training/global_step", "trainer/global_step", "global_steps", "train_step", "training_step",
+    "update", "iteration", "iter", "_step",
+)  # fmt: skip
 # Why each signal is wanted: what cannot be concluded without it.
 RULES_OUT: dict[str, str] = {
     "reward": "collapse, and whether the likelihood falls while the reward still rises",
@@ -126,38 +124,67 @@ RULES_OUT: dict[str, str] = {
     "similarity": "the second half of condition 2 (hidden states of right and wrong stay similar)",
     "entropy": "the entropy surge of phase III",
     "grad_norm": "the gradient spike of phase III",
-    "ratio_max": "likelihood-ratio spikes",
+    "ratio_max": "likelihood-ratio spikes, and the alarm from four small signals at once (likelihood-unrest)",
 }
 _CANONICAL = {
     key: (signal, rank, framework)
     for signal, by_framework in ALIASES.items()
     for rank, (framework, key) in enumerate((f, k) for f, keys in by_framework.items() for k in keys)
 }
-_SCOPES = re.compile(r"^(?:train|training|metrics|rollout|policy_train)[/.]")
-_EVALUATION = re.compile(r"^(?:eval|val|validation|test)[_/.-]")
-_RUN_NAME = re.compile(r"^.* - (?=[^ ]+$)")  # Weights & Biases CSV exports: "run name - key"
+_SCOPE = re.compile(r"^(?:train|training|metrics|rollout|policy_train|policy|learner)[/.]")
+_EVALUATION = re.compile(r"^(?:eval|val|validation|test)[_/.]")
+_RUN_NAME = re.compile(r"^(.*) - (?=[^ ]+$)")  # Weights & Biases CSV exports: "run name - key"
+
+
+def _plain(key: str) -> str:
+    """Return a key without run name, in lower case, with underscores for the blanks and hyphens that tables have."""
+    return re.sub(r"[ -]+", "_", _RUN_NAME.sub("", key.strip()).lower())
+
+
+def _readings(key: str) -> Iterator[str]:
+    """Yield a plain key, then without its first scope, and so on."""
+    while True:
+        yield key
+        shorter = _SCOPE.sub("", key)
+        if shorter == key:
+            return
+        key = shorter
+
+
+def run_name(key: str) -> str:
+    """Return the run that a column of a Weights & Biases CSV export belongs to, or an empty string.
+
+    >>> run_name("happy-run-7 - train/reward"), run_name("train/reward")
+    ('happy-run-7', '')
+    """
+    found = _RUN_NAME.match(key.strip())
+    return found[1] if found else ""
 
 
 def lookup(key: str) -> tuple[str, int, str] | None:
     """Return (signal, preference, framework) of a log's key, or None for a key that the monitor does not read.
 
-    >>> lookup("actor/entropy")[0], lookup("happy-run-7 - train/reward")[0], lookup("eval_reward")
-    ('entropy', 'reward', None)
+    >>> lookup("actor/entropy")[0], lookup("happy-run-7 - train/reward")[0], lookup("Grad Norm")[0], lookup("eval_loss")
+    ('entropy', 'reward', 'grad_norm', None)
     """
-    key = _RUN_NAME.sub("", key.strip()).lower()
-    if _EVALUATION.match(key):
+    key = _plain(key)
+    if is_evaluation(key):
         return None
-    return _CANONICAL.get(key) or _CANONICAL.get(_SCOPES.sub("", key))
+    return next((_CANONICAL[name] for name in _readings(key) if name in _CANONICAL), None)
 
 
-def is_step(key: str) -> bool:
-    """Return whether a key counts steps.
+def is_evaluation(key: str) -> bool:
+    """Return whether a key belongs to an evaluation, whose rows are no part of training."""
+    return _EVALUATION.match(_plain(key)) is not None
 
-    >>> is_step("train/global_step"), is_step("Step"), is_step("epoch")
-    (True, True, False)
+
+def step_rank(key: str) -> int | None:
+    """Return the place of a key among those that count steps, the best being 0, or None for any other key.
+
+    >>> step_rank("step"), step_rank("train/global_step"), step_rank("Step"), step_rank("epoch")
+    (0, 1, 0, None)
     """
-    key = _RUN_NAME.sub("", key.strip()).lower()
-    return key in STEP_KEYS or _SCOPES.sub("", key) in STEP_KEYS
+    return next((STEP_KEYS.index(name) for name in _readings(_plain(key)) if name in STEP_KEYS), None)
 
 
 def missing_signals(present: Iterable[str]) -> dict[str, str]:

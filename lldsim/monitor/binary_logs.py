@@ -144,7 +144,7 @@ def wandb_rows(file: BinaryIO, trouble: Trouble) -> Iterator[Row]:
         if kind in (1, 4):
             try:
                 row = _history(pending)
-            except (ValueError, IndexError, RecursionError, StopIteration):
+            except (ValueError, IndexError, RecursionError):
                 trouble.bad(0)
                 row = {}
             pending = b""
@@ -171,7 +171,8 @@ def _history(data: bytes) -> Row:
                 if plain is not None:
                     row[key or "/".join(nested)] = plain
             elif part == 2 and _is_bytes(item):
-                row["_step"] = float(next(n for inner, n in fields(item) if inner == 1 and isinstance(n, int)))
+                # proto3 leaves out a number that is 0
+                row["_step"] = float(next((n for inner, n in fields(item) if inner == 1 and isinstance(n, int)), 0))
     return row
 
 
@@ -194,7 +195,7 @@ def completions_rows(path: Path, trouble: Trouble) -> Iterator[Row]:
         wanted = [
             name for name in table.schema_arrow.names if name in ("step", "prompt", "advantage", "reward", "completion")
         ]
-        rewards = [n for n in table.schema_arrow.names if n not in wanted and n.endswith(("reward", "reward_func"))]
+        rewards = _reward_columns(table.schema_arrow, wanted, trouble)
         for batch in table.iter_batches(batch_size=1024, columns=wanted + rewards):
             for item in batch.to_pylist():
                 if item.get("step") != step and rows:
@@ -207,6 +208,16 @@ def completions_rows(path: Path, trouble: Trouble) -> Iterator[Row]:
         trouble.notes.append(f"the Parquet file is damaged: {str(error)[:200]}")
     if rows:
         yield _completions_row(step, rows, rewards)
+
+
+def _reward_columns(schema: Any, wanted: list[str], trouble: Trouble) -> list[str]:
+    """Return the columns of rewards: those named so, else all numbers, which may include what TRL calls extra."""
+    numbers = [f.name for f in schema if f.name not in wanted and str(f.type) in ("double", "float", "int64", "bool")]
+    named = [name for name in numbers if name.endswith(("reward", "reward_func"))]
+    note = f"no column is named a reward; the sum of {', '.join(numbers)} is taken for it"
+    if numbers and not named and "reward" not in wanted and note not in trouble.notes:
+        trouble.notes.append(note)
+    return named or numbers
 
 
 def _completions_row(step: Any, rows: list[dict[str, Any]], rewards: list[str]) -> Row:
@@ -222,5 +233,8 @@ def _completions_row(step: Any, rows: list[dict[str, Any]], rewards: list[str]) 
             "reward": sum(totals) / len(totals),
             "tied_groups": sum(len(g) == 1 for g in groups.values()) / len(groups),
         }
+    for name in rewards:
+        values = [n for item in rows if (n := number(item.get(name))) is not None]
+        row |= {f"rewards/{name}/mean": sum(values) / len(values)} if values else {}
     lengths = [len(item["completion"]) for item in rows if isinstance(item.get("completion"), str)]
     return row | ({"completion_characters": sum(lengths) / len(lengths)} if lengths else {})

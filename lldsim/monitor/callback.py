@@ -1,12 +1,12 @@
 """LLDMonitor: the rules on a live run, as a transformers/TRL callback or called from any loop.
 
     monitor = LLDMonitor(action="stop")
-    trainer = GRPOTrainer(..., callbacks=[monitor])          # TRL: reads what is logged
+    trainer = measured(GRPOTrainer)(..., callbacks=[monitor])  # TRL
     # or, in any loop:
     alarms = monitor.observe(step, {"reward": r, **monitor.measure(logps, rewards, action_mask)})
 
-Few trainers log the likelihood of correct responses, so `measure` computes it from what a loss has at hand; in TRL
-append its values to `trainer._metrics["train"]` inside `_compute_loss`, and they are logged and read back here.
+Few trainers log the likelihood of correct responses. `measured(GRPOTrainer)` is a TRL trainer that does
+(trl_signals.py), `measured_metrics` adds it to verl's metrics (verl_signals.py); any other loop calls `measure`.
 What this file does not do: import transformers. The callback has every `on_...` method by duck typing.
 """
 

@@ -8,15 +8,21 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lldsim.errors import ConfigError, LldsimError
 from lldsim.monitor.diagnose import ORDER, Diagnosis, diagnose
-from lldsim.monitor.readers import read_log
+from lldsim.monitor.readers import Log, read_log
 from lldsim.monitor.report import write_report
-from lldsim.monitor.sources import Progress
+from lldsim.monitor.sources import find_runs
+from lldsim.monitor.streams import Progress as OnProgress
+from lldsim.progress import Progress
 
 Draw = Callable[[Diagnosis], bytes]
 FAIL_ON = {"stagnation": "stagnating", "decay": "decaying", "acceleration": "accelerating", "collapse": "collapsed"}
@@ -36,12 +42,14 @@ def main(argv: Sequence[str] | None = None, *, draw: Draw | None = None) -> int:
     found: list[Diagnosis] = []
     rows: list[dict[str, Any]] = []
     failed = False
-    for path in args.paths:
+    for path, alone in _runs(args.paths):
         try:
-            log = read_log(path, columns=columns, on_progress=_progress(path))
+            with _progress(path) as on_progress:
+                log = read_log(path, columns=columns, on_progress=on_progress)
+            log.notes += _unit(log, args.steps_per_update)
             result = diagnose(log, steps_per_update=args.steps_per_update)
         except LldsimError as error:
-            failed = True
+            failed |= alone or isinstance(error, ConfigError)
             rows.append({"path": str(path), "error": str(error)})
             print(f"lldsim diagnose: {error}", file=sys.stderr)
             continue
@@ -54,9 +62,31 @@ def main(argv: Sequence[str] | None = None, *, draw: Draw | None = None) -> int:
             print(f"report -> {target}", file=sys.stderr)
     if args.json:
         print(json.dumps(rows, indent=1, allow_nan=False))
-    if failed:
+    if failed or not found:
         return 2
     return int(args.fail_on is not None and any(_sick(d, args.fail_on) for d in found))
+
+
+def _unit(log: Log, steps_per_update: float) -> list[str]:
+    """Return a note where steps look finer than updates and nothing was said about it."""
+    gaps = np.diff(log.steps)
+    binned = any("bins" in note for note in log.notes)
+    if steps_per_update != 1 or binned or len(gaps) < 4 or np.median(gaps) < 3:
+        return []
+    return [
+        f"rows are {np.median(gaps):g} steps apart, and rules count updates: if one rollout batch takes N steps, say "
+        "--steps-per-update N"
+    ]
+
+
+def _runs(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
+    """Yield every run, and whether it must be readable: of a folder's files some may be no logs."""
+    for path in paths:
+        try:
+            runs = find_runs(path)
+        except LldsimError:
+            runs = [path]  # whose reading says what is wrong
+        yield from ((run, len(runs) == 1) for run in runs)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -65,8 +95,10 @@ def _parser() -> argparse.ArgumentParser:
         description="Look for lazy likelihood displacement in training logs.",
         allow_abbrev=False,
     )
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a log file or a run's folder")
-    parser.add_argument("--json", action="store_true", help="print a JSON list, one object per path")
+    parser.add_argument(
+        "paths", nargs="+", type=Path, metavar="PATH", help="a log file, a run's folder, or a folder of runs"
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON list, one object per run")
     parser.add_argument(
         "--map", action="append", default=[], metavar="SIGNAL=KEY", help="name a log's key, e.g. logp_correct=lp"
     )
@@ -88,19 +120,24 @@ def _columns(pairs: Sequence[str]) -> dict[str, str]:
     return columns
 
 
-def _progress(path: Path) -> Progress | None:
+@contextmanager
+def _progress(path: Path) -> Iterator[OnProgress | None]:
+    """Give what shows how far a long file is read: a bar on a terminal, else a line on stderr now and then."""
     if not (path.is_file() and path.stat().st_size >= BIG):
-        return None
-    from tqdm import tqdm
+        yield None
+        return
+    say = partial(print, file=sys.stderr, flush=True)
+    with Progress(f"reading {path.name[:40]}", say=say, unit="megabyte") as progress:
+        reached = -1
 
-    bar = tqdm(total=path.stat().st_size, unit="B", unit_scale=True, desc=path.name[:30], disable=None, leave=False)
+        def on_progress(done: int, total: int) -> None:
+            nonlocal reached
+            if done >> 20 > reached:
+                reached = done >> 20
+                progress(reached, total >> 20)
 
-    def say(done: int, _: int) -> None:
-        bar.update(done - bar.n)
-        if done >= (bar.total or 0):
-            bar.close()
-
-    return say
+        on_progress(0, path.stat().st_size)
+        yield on_progress
 
 
 def _sick(result: Diagnosis, fail_on: str) -> bool:

@@ -15,7 +15,9 @@ from lldsim.monitor.readers import Log
 MIN_ROWS = 12  # fewer rows decide nothing
 
 
-def conditions_of(log: Log, likelihood: np.ndarray | None, end: int) -> dict[str, dict[str, Any]]:
+def conditions_of(
+    log: Log, likelihood: np.ndarray | None, end: int, *, steps_per_update: float = 1.0
+) -> dict[str, dict[str, Any]]:
     """Return the three conditions of Def. A.3 ("death spiral"): whether each holds up to `end`, and from which step.
 
     1: correct responses' likelihood falls at every step; 2: wrong ones' does not rise (and hidden states stay
@@ -28,38 +30,40 @@ def conditions_of(log: Log, likelihood: np.ndarray | None, end: int) -> dict[str
         "2 wrong does not rise": dict(unknown),
         "3 the fall grows": dict(unknown),
     }
-    if likelihood is not None and not (
-        log.has("logp_all") and not log.has("logp_correct") and not log.has("logp_correct_over_all")
-    ):
-        since = _since(log.steps[:end], likelihood[:end], falling=True)
+    updates = log.steps[:end] / steps_per_update
+    of_all = log.has("logp_all") and not log.has("logp_correct") and not log.has("logp_correct_over_all")
+    if likelihood is not None and not of_all and _readable(likelihood[:end]):
+        since = _since(updates, likelihood[:end], falling=True)
         result["1 correct falls"] = _condition(log, since)
-        if since is not None:
-            grows = _accelerates(log.steps[since:end], likelihood[since:end])
-            result["3 the fall grows"] = {"holds": grows, "from": float(log.steps[since]) if grows else None}
-        else:
-            result["3 the fall grows"] = {"holds": False, "from": None}
-    if log.has("logp_wrong"):
-        since = _since(log.steps[:end], log.record["logp_wrong"][:end], falling=False)
+        grows = since is not None and _accelerates(updates[since:], likelihood[since:end])
+        at = float(log.steps[since]) if since is not None and grows else None
+        result["3 the fall grows"] = {"holds": grows, "from": at}
+    if log.has("logp_wrong") and _readable(log.record["logp_wrong"][:end]):
+        since = _since(updates, log.record["logp_wrong"][:end], falling=False)
         result["2 wrong does not rise"] = _condition(log, since)
-        if log.has("similarity"):
-            result["2 wrong does not rise"]["mean_similarity"] = float(np.nanmean(log.record["similarity"][:end]))
+        similar = log.record["similarity"][:end] if log.has("similarity") else np.empty(0)
+        if np.isfinite(similar).any():
+            result["2 wrong does not rise"]["mean_similarity"] = float(np.nanmean(similar))
     return result
+
+
+def _readable(values: np.ndarray) -> bool:
+    return int(np.isfinite(values).sum()) >= MIN_ROWS
 
 
 def _condition(log: Log, since: int | None) -> dict[str, Any]:
     return {"holds": since is not None, "from": None if since is None else float(log.steps[since])}
 
 
-def _since(steps: np.ndarray, values: np.ndarray, *, falling: bool, window: int = 10) -> int | None:
-    """Return the row since which the trailing slope is below -.001 (falling) or at most .001, up to the last row."""
+def _since(updates: np.ndarray, values: np.ndarray, *, falling: bool, window: int = 10) -> int | None:
+    """Return the row since which the trailing slope per update is below -.001 (falling) or at most .001, up to the
+    last row."""
     known = np.flatnonzero(np.isfinite(values))
-    if len(known) < MIN_ROWS:
-        return None
     bound = -0.001 if falling else 0.001
     since = None
     for j in range(len(known) - 1, window - 2, -1):
         rows = known[j - window + 1 : j + 1]
-        if np.polyfit(steps[rows] - steps[rows[0]], values[rows], 1)[0] > bound:
+        if np.polyfit(updates[rows] - updates[rows[0]], values[rows], 1)[0] > bound:
             break
         since = int(rows[0])
     return since

@@ -69,8 +69,8 @@ def diagnose(log: Log, *, rules: Rules = DEFAULT_RULES, steps_per_update: float 
     end = len(log.record) if fallen is None else fallen
     verdict, why = _verdict(log, alarms, likelihood, fallen)
     return Diagnosis(
-        log.path, verdict, why, alarms, phases_of(log, likelihood, end, fallen), conditions_of(log, likelihood, end),
-        missing_signals(log.sources), trap, log,
+        log.path, verdict, why, alarms, phases_of(log, likelihood, end, fallen),
+        conditions_of(log, likelihood, end, steps_per_update=steps_per_update), missing_signals(log.sources), trap, log,
     )  # fmt: skip
 
 
@@ -155,7 +155,8 @@ def _verdict(log: Log, alarms: list[Alarm], likelihood: np.ndarray | None, falle
     readable = 0 if likelihood is None else int(np.isfinite(likelihood).sum())
     rewarded = int(np.isfinite(log.record["reward"]).sum()) if log.has("reward") else 0
     if max(readable, rewarded) < MIN_ROWS:
-        return "undecidable", f"{rows} row(s); at least {MIN_ROWS} with reward or likelihood are needed"
+        have = f"{max(readable, rewarded)} of {rows} row(s) have a reward or a likelihood"
+        return "undecidable", f"{have}; at least {MIN_ROWS} are needed"
     warned = [a for a in alarms if a.severity != "info"]
     if readable >= MIN_ROWS and likelihood is not None:
         level = smooth(-likelihood, DEFAULT.signal_window)
@@ -177,10 +178,9 @@ def _verdict(log: Log, alarms: list[Alarm], likelihood: np.ndarray | None, falle
         )
     if _stagnates(log, likelihood):
         return "stagnating", "reward rose while the likelihood of correct responses did not"
-    return (
-        "healthy",
-        "no rule speaks" if not warned else f"{warned[0].rule} spoke at step {warned[0].step:g} and passed",
-    )
+    if warned:
+        return "healthy", f"{warned[0].rule} spoke at step {warned[0].step:g} and passed"
+    return "healthy", "no rule speaks" + ("" if readable else "; without a likelihood only its symptoms are watched")
 
 
 def _stagnates(log: Log, likelihood: np.ndarray | None) -> bool:

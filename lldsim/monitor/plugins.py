@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from lldsim.monitor.aliases import ALIASES
+from lldsim.monitor.aliases import ALIASES, lookup
 from lldsim.monitor.rules import Alarm, Watch
+from lldsim.monitor.text_logs import number
 
 NAME = "lazy_likelihood_displacement"
 TITLE = "Lazy likelihood displacement"
@@ -85,7 +86,8 @@ def _rlprobe() -> None:
     def inspect(self: Any, run: Any) -> list[Any]:
         def rows() -> Iterable[tuple[float, Mapping[str, float]]]:
             for record in run._records:
-                row = {k: v for k, v in record.extra.items() if k in _SIGNALS}
+                named = {found[0]: v for k, v in record.extra.items() if (found := lookup(str(k)))}
+                row = {k: n for k, v in named.items() if k in _SIGNALS and (n := number(v)) is not None}
                 if record.reward_mean is not None:
                     row["reward"] = record.reward_mean
                 yield float(record.step), row

@@ -20,7 +20,8 @@ import numpy as np
 from lldsim import record as records
 from lldsim.errors import ConfigError, MissingDataError, suggest
 from lldsim.monitor import aliases
-from lldsim.monitor.sources import Progress, find_files, open_rows
+from lldsim.monitor.sources import find_files, open_rows
+from lldsim.monitor.streams import Progress
 from lldsim.monitor.table import TableBuilder
 from lldsim.monitor.text_logs import Trouble
 from lldsim.record import RunRecord
@@ -64,18 +65,22 @@ def read_log(path: Path | str, *, columns: Mapping[str, str] | None = None, on_p
     files = find_files(path)
     if files[0].name == "record.csv":
         return log_of_record(records.load(files[0].parent), path=str(files[0].parent))
-    builder, trouble, unknown = TableBuilder(), Trouble(), {}
+    builder, trouble, unknown = TableBuilder(), Trouble(), dict[str, None]()
     by_key = {key: name for name, key in columns.items()}
     chosen: dict[str, tuple[str, int, str] | None] = {}
-    formats, row_number, stepless = list[str](), 0, 0
+    ranks = dict[str, int | None]()
+    formats, row_number, stepless, last_step = list[str](), 0, 0, math.nan
     for file in files:
         with open_rows(file, trouble, on_progress) as (kind, rows):
             formats.append(kind)
             for row in rows:
-                step, values = math.nan, {}
+                if "train_runtime" in row:  # transformers' summary of the run, not a step of it
+                    continue
+                step, rank, values = math.nan, math.inf, {}
                 for key, value in row.items():
-                    if by_key.get(key) == "step" or ("step" not in columns and aliases.is_step(key)):
-                        step = value
+                    place = _step_place(key, columns.get("step"), ranks)
+                    if place is not None:
+                        step, rank = (value, place) if place < rank else (step, rank)
                         continue
                     if key not in chosen and len(chosen) < 10_000:
                         chosen[key] = (by_key[key], -1, "map") if key in by_key else aliases.lookup(key)
@@ -85,13 +90,27 @@ def read_log(path: Path | str, *, columns: Mapping[str, str] | None = None, on_p
                         unknown[key[:80]] = None
                 if values:
                     row_number += 1
-                    stepless += math.isnan(step)
-                    builder.add(float(row_number if math.isnan(step) else step), values)
+                    if math.isnan(step):  # belongs to the step before; in a log without any, rows are counted
+                        stepless += 1
+                        step = float(row_number) if math.isnan(last_step) else last_step
+                    else:
+                        last_step = step
+                    builder.add(step, values)
     for name, key in columns.items():
-        if name != "step" and key not in chosen:
+        if key not in (ranks if name == "step" else chosen):
             near = suggest(key, [*chosen, *unknown])
             raise ConfigError(f"--map {name}={key}: {path.name} has no key {key!r}{near}")
-    return _finish(path, formats[0], builder, trouble, list(unknown), chosen, stepless)
+    return _finish(path, formats[0], builder, trouble, list(unknown), chosen, stepless, math.isnan(last_step))
+
+
+def _step_place(key: str, named: str | None, ranks: dict[str, int | None]) -> int | None:
+    """Return how good a key is at counting steps, None where it does not; remembered in `ranks` if it does."""
+    if key in ranks:
+        return ranks[key]
+    place = aliases.step_rank(key) if named is None else (0 if key == named else None)
+    if place is not None:
+        ranks[key] = place
+    return place
 
 
 def log_of_record(record: RunRecord, *, path: str = "record") -> Log:
@@ -111,24 +130,30 @@ def _finish(
     unknown: list[str],
     chosen: Mapping[str, tuple[str, int, str] | None],
     stepless: int,
+    counted: bool,
 ) -> Log:
     steps, by_key = builder.finish()
-    notes = [*trouble.notes, *_notes(builder, trouble, stepless)]
+    notes = [*trouble.notes, *_notes(builder, trouble, stepless, counted)]
+    used = [key for key, column in by_key.items() if np.isfinite(column).any() or key in builder.nonfinite]
+    used, others = _one_run([key for key in used if chosen.get(key)])
+    if others:
+        names = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "")
+        notes.append(f"the table holds {1 + len(others)} runs; left out: {names}; export one run at a time for these")
     best: dict[str, tuple[int, str]] = {}
-    for key, column in by_key.items():
-        found = chosen.get(key)
-        if found is None or not (np.isfinite(column).any() or key in builder.nonfinite):
+    for key in used:
+        signal, rank, _ = chosen[key] or ("", 0, "")
+        if signal.startswith("logp") and (by_key[key] > 0).sum() > 0.5 * np.isfinite(by_key[key]).sum():
+            notes.append(
+                f"{signal}: {key!r} is positive, so it is no log-probability (a loss? a probability?); left out: "
+                "log ln p, which is at most 0"
+            )
             continue
-        signal, rank, _ = found
         if signal in best:
             notes.append(f"{signal}: both {best[signal][1]!r} and {key!r} are logged; the preferred one is used")
         if signal not in best or rank < best[signal][0]:
             best[signal] = (rank, key)
     if not best or len(steps) == 0:
-        some = ", ".join(unknown[:8]) or "none"
-        raise MissingDataError(
-            f"{path} ({kind}) logs no signal that is known here (keys: {some}); name one with --map reward=KEY"
-        )
+        raise MissingDataError(f"{path} ({kind}) {_nothing(unknown)}")
     sources = {signal: key for signal, (_, key) in best.items()}
     trusted = any(key.startswith("lldsim/") for key in sources.values())
     digest = hashlib.sha256(steps.tobytes())
@@ -142,14 +167,31 @@ def _finish(
     return Log(str(path), kind, stamped, sources, trusted, unknown, notes, builder.restarts, nonfinite)
 
 
-def _notes(builder: TableBuilder, trouble: Trouble, stepless: int) -> Iterator[str]:
+def _one_run(keys: list[str]) -> tuple[list[str], list[str]]:
+    """Return the keys of the first run of a Weights & Biases export (and of no run), and the other runs' names."""
+    names = list(dict.fromkeys(name for key in keys if (name := aliases.run_name(key))))
+    return [key for key in keys if aliases.run_name(key) in ("", *names[:1])], names[1:]
+
+
+def _nothing(unknown: list[str]) -> str:
+    """Return what to say of a log without a signal."""
+    if not unknown:
+        return "holds no row of numbers; give the file that the trainer logs its metrics to"
+    some = ", ".join(unknown[:8]) + (", ..." if len(unknown) > 8 else "")
+    if all(aliases.is_evaluation(key) or key == "epoch" for key in unknown):
+        return f"holds evaluation only (keys: {some}), no training; give the training log, or --map reward=KEY"
+    return f"logs no signal that is known here (keys: {some}); name one with --map reward=KEY"
+
+
+def _notes(builder: TableBuilder, trouble: Trouble, stepless: int, counted: bool) -> Iterator[str]:
     if trouble.truncated:
         yield "the file is cut short; what is whole was read"
     if trouble.bad_lines:
         where = f", the first at line {trouble.first_bad}" if trouble.first_bad else ""
         yield f"{trouble.bad_lines} line(s) or record(s) could not be read{where}"
     if stepless:
-        yield f"{stepless} row(s) carry no step; their number in the file stands in for it"
+        instead = "their number in the file stands in for it" if counted else "they were counted to the step before"
+        yield f"{stepless} row(s) carry no step; {instead}"
     if builder.restarts:
         first = ", ".join(f"{step:g}" for step in builder.restarts[:5])
         yield f"{len(builder.restarts)} restart(s), at step {first}; {builder.dropped} abandoned step(s) were dropped"

@@ -1,6 +1,7 @@
 """Which file of a run to read, what format it is in, and its rows as a stream.
 
-The format is found from the content; only TensorBoard also goes by name. What this file does not do: interpret keys.
+The format is found from the content; only TensorBoard also goes by name. A folder may hold many runs.
+What this file does not do: interpret keys, or unpack (streams.py).
 """
 
 from __future__ import annotations
@@ -10,34 +11,82 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from lldsim.errors import MissingDataError
 from lldsim.monitor.binary_logs import completions_rows, tensorboard_rows, wandb_rows
+from lldsim.monitor.streams import Progress, opened
 from lldsim.monitor.text_logs import Row, Trouble, csv_rows, json_lines, json_objects, printed_rows
 
-Progress = Callable[[int, int], None]  # bytes read, bytes in all
-_FOLDER_ORDER = (
-    "record.csv", "trainer_state.json", "checkpoint-*/trainer_state.json", "*.jsonl", "events.out.tfevents.*",
-    "*.wandb", "completions_*.parquet", "completions/completions_*.parquet", "*.csv", "*.log", "*.txt", "*/*.jsonl",
-    "*/events.out.tfevents.*", "*/*.wandb",
-)  # fmt: skip
+# What runs leave in their folders, in order of preference: a run's one file (the last of several); files of which
+# several are several runs; parts of one run; and text, which counts only where no folder inside holds anything better.
+_WHOLE = ("record.csv", "trainer_state.json", "checkpoint-*/trainer_state.json")
+_SEVERAL = ("*.jsonl", "*.jsonl.gz", "*.wandb")
+_PARTS = ("events.out.tfevents.*", "completions_*.parquet", "completions/completions_*.parquet")
+_PLAIN = ("*.csv", "*.csv.gz", "*.log", "*.log.gz", "*.txt", "*.json", "*.json.gz")
+MAX_FOLDERS = 2_000  # looked into below a path
 
 
-def find_files(path: Path) -> list[Path]:
-    """Return the file(s) of a run: the path itself, or what the first fitting pattern finds in a folder."""
+def find_runs(path: Path) -> list[Path]:
+    """Return the runs at a path: itself for a file or one run's folder, else one path for every run below it.
+
+    Raises MissingDataError where there is none, or more folders than `MAX_FOLDERS`.
+    """
     try:
         if path.is_file():
             return [path]
         if not path.is_dir():
             raise MissingDataError(f"{path} does not exist; give a log file or a run's folder")
-        for pattern in _FOLDER_ORDER:
-            if found := sorted((p for p in path.glob(pattern) if p.is_file()), key=_natural):
-                several = "tfevents" in pattern or "parquet" in pattern
-                return found if several else found[-1:]
+        seen: set[Path] = set()
+        runs = _runs(path, seen) or _runs(path, set(), plain=True)
     except (OSError, ValueError) as error:
+        if isinstance(error, MissingDataError):
+            raise
         raise MissingDataError(f"{str(path)[:200]!r} cannot be read: {error}") from None
+    if not runs:
+        raise MissingDataError(f"{path} holds no log that is known here; give the log file itself")
+    return runs
+
+
+def _runs(folder: Path, seen: set[Path], *, plain: bool = False, depth: int = 0) -> list[Path]:
+    if folder.resolve() in seen or depth > 6:
+        return []
+    seen.add(folder.resolve())
+    if len(seen) > MAX_FOLDERS:
+        raise MissingDataError(f"more than {MAX_FOLDERS} folders to look into; give a folder nearer to the log")
+    if not plain and any(_matches(folder, pattern) for pattern in _WHOLE):
+        return [folder]
+    for pattern in _PLAIN if plain else _SEVERAL:
+        if found := _matches(folder, pattern):
+            return found if len(found) > 1 and not _by_step(found) else [folder]
+    if not plain and any(_matches(folder, pattern) for pattern in _PARTS):
+        return [folder]
+    inside = (p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    inside = sorted(inside, key=lambda p: (p.is_symlink(), p.name))  # a link to a run is no second run
+    return [run for part in inside for run in _runs(part, seen, plain=plain, depth=depth + 1)]
+
+
+def _by_step(files: list[Path]) -> bool:
+    """Return whether files are named by numbers, as verl names those of `rollout_data_dir`: then they are one run."""
+    return all(path.name.split(".")[0].isdigit() for path in files)
+
+
+def find_files(path: Path) -> list[Path]:
+    """Return the files of the run at a path; MissingDataError where there is none, or more than one run."""
+    runs = find_runs(path)
+    if len(runs) > 1:
+        some = ", ".join(str(run.relative_to(path)) for run in runs[:5]) + (", ..." if len(runs) > 5 else "")
+        raise MissingDataError(f"{path} holds {len(runs)} runs ({some}); give one of them")
+    if runs[0].is_file():
+        return runs
+    for pattern in (*_WHOLE, *_SEVERAL, *_PARTS, *_PLAIN):
+        if found := _matches(runs[0], pattern):
+            return found[-1:] if pattern in _WHOLE else found
     raise MissingDataError(f"{path} holds no log that is known here; give the log file itself")
+
+
+def _matches(folder: Path, pattern: str) -> list[Path]:
+    return sorted((p for p in folder.glob(pattern) if p.is_file()), key=_natural)
 
 
 def _natural(path: Path) -> tuple[int, str]:
@@ -45,43 +94,13 @@ def _natural(path: Path) -> tuple[int, str]:
     return int(digits[-15:] or 0), str(path)
 
 
-class _Counting:
-    """A binary file that reports how far it has been read."""
-
-    def __init__(self, file: BinaryIO, size: int, on_progress: Progress | None) -> None:
-        self._file, self._size, self._say, self._next = file, size, on_progress, 0
-        self.closed, self.readable, self.writable, self.seekable = False, lambda: True, lambda: False, lambda: False
-
-    def read(self, n: int = -1) -> bytes:
-        return self._count(self._file.read(n))
-
-    def read1(self, n: int = -1) -> bytes:
-        return self.read(n)
-
-    def readline(self, n: int = -1) -> bytes:
-        return self._count(self._file.readline(n))
-
-    def flush(self) -> None:
-        """Nothing is buffered here."""
-
-    def close(self) -> None:
-        """The opener closes; a text wrapper that is collected early must not."""
-
-    def _count(self, data: bytes) -> bytes:
-        if self._say:
-            at = self._file.tell()
-            if at >= self._next or not data:
-                self._next = at + 2**22
-                self._say(at, self._size)
-        return data
-
-
 @contextmanager
 def open_rows(path: Path, trouble: Trouble, on_progress: Progress | None) -> Iterator[tuple[str, Iterator[Row]]]:
     """Give the format of a file in words, and its rows; MissingDataError where it is none that is known."""
     try:
-        with path.open("rb") as file:
+        with opened(path, Trouble()) as file:
             head = file.read(2**16)
+        with opened(path, trouble, on_progress) as file:
             if not head.strip(b"\x00 \t\r\n"):
                 raise MissingDataError(f"{path} is empty")
             kind = sniff(head, path.name)
@@ -91,9 +110,7 @@ def open_rows(path: Path, trouble: Trouble, on_progress: Progress | None) -> Ite
                     "verl JSONL or console, TensorBoard events, W&B offline run or CSV, JSON lines, CSV with a header"
                 )
             name, reader = _READERS[kind]
-            file.seek(0)
-            counting: Any = _Counting(file, path.stat().st_size, on_progress)
-            yield name, completions_rows(path, trouble) if kind == "parquet" else reader(counting, trouble)
+            yield name, completions_rows(path, trouble) if kind == "parquet" else reader(file, trouble)
     except OSError as error:
         raise MissingDataError(f"{path} cannot be read: {error.strerror or error}") from None
 

@@ -24,6 +24,10 @@ _PRINTED = re.compile(
     rf"['\"]([^'\"]{{1,120}})['\"]:\s*['\"]?(?:np\.\w+\()?({_NUMBER})\)?['\"]?\s*[,}}]", re.IGNORECASE
 )
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_BEGINS = re.compile(r"(?:^|\s)step:\d")
+_RAY = re.compile(r"^\(\w+ pid=\d+(?:, ip=[^)]*)?\) ")
+# What Ray prints after it has cut a line of verl's in two: the rest of it, which begins anywhere.
+_REST = re.compile(rf"[^\s]* ?- [A-Za-z_][\w/@.\-]*:|(?:\w+:)?{_NUMBER}\)?\s*$", re.IGNORECASE)
 
 
 @dataclass
@@ -44,11 +48,14 @@ class Trouble:
 def number(value: Any) -> float | None:
     """Return a value as a float (NaN and infinity included), or None when it is no number.
 
-    >>> number("0.5"), number("NaN"), number(True), number("x"), number([1])
-    (0.5, nan, 1.0, None, None)
+    >>> number("0.5"), number("45 %"), number("NaN"), number(True), number("x"), number([1])
+    (0.5, 0.45, nan, 1.0, None, None)
     """
     if isinstance(value, str):
         value = value.strip()
+        if value.endswith("%"):
+            share = number(value[:-1])
+            return None if share is None else share / 100
         if not re.fullmatch(_NUMBER, value, re.IGNORECASE):
             return None
     elif not isinstance(value, int | float):
@@ -107,7 +114,8 @@ def json_lines(file: BinaryIO, trouble: Trouble) -> Iterator[Row]:
 def json_objects(file: BinaryIO, trouble: Trouble, *, after: str | None = None) -> Iterator[Row]:
     """Yield the objects of a JSON array one by one, of the array that follows the key `after` if given.
 
-    A file that is cut short yields what is whole. A single object of lists ({"reward": [...], ...}) yields its rows.
+    A file that is cut short yields what is whole. A single object of lists ({"reward": [...], ...}) yields its rows;
+    one that holds lists of objects ({"config": ..., "history": [{...}, ...]}) yields those of the longest.
     """
     text = io.TextIOWrapper(file, "utf-8", errors="replace")
     decoder, buffer = json.JSONDecoder(), ""
@@ -153,6 +161,10 @@ def _next_object(buffer: str) -> int | None:
 
 
 def _rows_of(value: dict[str, Any]) -> Iterator[Row]:
+    tables = [v for v in value.values() if isinstance(v, list) and len(v) > 1 and all(isinstance(x, dict) for x in v)]
+    if tables:
+        yield from map(flatten, max(tables, key=len))
+        return
     lists = {k: v for k, v in value.items() if isinstance(v, list) and v and number(v[0]) is not None}
     if not lists:
         yield flatten(value)
@@ -164,7 +176,10 @@ def _rows_of(value: dict[str, Any]) -> Iterator[Row]:
 
 
 def csv_rows(file: BinaryIO, trouble: Trouble) -> Iterator[Row]:
-    """Yield one row per line of a table with a header; the delimiter is a comma, tab or semicolon."""
+    """Yield one row per line of a table with a header; the delimiter is a comma, tab or semicolon.
+
+    With a semicolon a comma may be the decimal sign, as European spreadsheets write it.
+    """
     lines = (line.replace("\x00", "").lstrip("\ufeff") for _, line in _lines(file, trouble))
     first = next(lines, "")
     delimiter = max(",\t;", key=first.count)
@@ -184,6 +199,8 @@ def csv_rows(file: BinaryIO, trouble: Trouble) -> Iterator[Row]:
         if len(cells) != len(header):
             trouble.bad(count)
             trouble.truncated = len(cells) < len(header)
+        if delimiter == ";":
+            cells = [cell.replace(",", ".") if cell.count(",") == 1 and "." not in cell else cell for cell in cells]
         row = {key: n for key, cell in zip(header, cells, strict=False) if (n := number(cell)) is not None}
         if row:
             yield row
@@ -191,11 +208,28 @@ def csv_rows(file: BinaryIO, trouble: Trouble) -> Iterator[Row]:
 
 def printed_rows(file: BinaryIO, trouble: Trouble) -> Iterator[Row]:
     """Yield rows from what trainers print: verl's `step:3 - actor/entropy:0.2 - ...` and TRL's `{'loss': 0.1, ...}`."""
-    for _, line in _lines(file, trouble):
-        line = _ANSI.sub("", line[:200_000])
+    for line in _whole_lines(file, trouble):
         found = _PRINTED.findall(line) if "{" in line else []
         if len(found) < 2:
             found = _VERL.findall(line) if " - " in line or "step:" in line else []
         row = {key: n for key, text in found if (n := number(text)) is not None}
         if len(row) >= 2:
             yield row
+
+
+def _whole_lines(file: BinaryIO, trouble: Trouble) -> Iterator[str]:
+    """Yield printed lines without colours; a line of verl's that Ray has cut in two is put together again."""
+    held = ""
+    for _, line in _lines(file, trouble):
+        line = _RAY.sub("", _ANSI.sub("", line[:200_000])).rstrip("\r\n")
+        begins = _BEGINS.search(line) is not None
+        if held and not begins and len(held) < 200_000 and _REST.match(line):
+            held += line
+            continue
+        if held:
+            yield held
+        held = line if begins else ""
+        if not held:
+            yield line
+    if held:
+        yield held

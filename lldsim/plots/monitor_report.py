@@ -12,6 +12,9 @@ from lldsim.plots.save import DPI
 from lldsim.plots.style import PHASE_SHADE, color, figure_size, style_context
 
 if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+
     from lldsim.monitor.diagnose import Diagnosis
 
 # signal: (colour role, axis label); drawn in this order, at most `MOST`.
@@ -28,6 +31,17 @@ PANELS = {
     "response_length": ("null", "response length"),
 }
 MOST = 6
+
+
+def _show_the_decay(ax: Axes, result: Diagnosis, values: np.ndarray) -> None:
+    """Fit the axis to the rows before the reward collapses, where a log-probability falls too far to show the rest."""
+    import numpy as np
+
+    fallen = next((phase["from"] for phase in result.phases if phase["phase"] == "COLLAPSED"), np.inf)
+    before = values[(result.log.steps < fallen) & np.isfinite(values)]
+    if len(before) and np.ptp(before) > 0:
+        low, high = float(before.min()), float(before.max())
+        ax.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))
 
 
 def draw_diagnosis(result: Diagnosis) -> bytes:
@@ -47,6 +61,8 @@ def draw_diagnosis(result: Diagnosis) -> bytes:
             known = np.isfinite(values)
             ax.plot(log.steps[known], values[known], color=color(role))
             ax.set_ylabel(label)
+            if name.startswith("logp"):
+                _show_the_decay(ax, result, values)
             if name in ("grad_norm", "ratio_max") and known.any() and values[known].min() > 0:
                 ax.set_yscale("log")
             for phase in result.phases:
@@ -54,6 +70,9 @@ def draw_diagnosis(result: Diagnosis) -> bytes:
             for alarm in result.alarms:
                 if alarm.severity != "info":
                     ax.axvline(alarm.step, color="#B22222", lw=0.9, ls=":" if alarm.severity == "warning" else "-")
+        for phase in result.phases:
+            place, name = (phase["from"], 0.05), phase["phase"].lower()
+            axes[0].text(*place, name, transform=axes[0].get_xaxis_transform(), fontsize="small", clip_on=True)
         axes[-1].set_xlabel("step (red: dotted = warning, solid = critical; shade = phase)")
         axes[0].set_title(f"{result.verdict}: {result.why}".replace("$", r"\$")[:140])
         image = io.BytesIO()

@@ -2,7 +2,7 @@
 
 Locked here: a duck-typed trainer's events work, also those of no interest; stop asks the trainer to stop; lambda is
 raised by the schedule and no more; `measure` equals a hand computation and the engine's own columns; JSON lines are
-written; the cost is far below half a percent of a step.
+written; the cost is far below half a percent of a step; verl's metrics gain the signals.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from monitor_logs import rows, run
 
 from lldsim.errors import ConfigError, ShapeError
-from lldsim.monitor import LLDMonitor, read_log
+from lldsim.monitor import LLDMonitor, measured_metrics, read_log
 from lldsim.monitor.callback import LambdaSchedule
 
 
@@ -131,3 +131,27 @@ def test_cost_is_below_half_a_percent_of_a_step() -> None:
     for step, row in enumerate(logs):
         monitor.observe(step, row)
     assert (time.process_time() - start) / len(logs) < 1.8e-3
+
+
+def test_verls_metrics_gain_the_signals() -> None:
+    mask = torch.tensor([[1, 1, 0, 1], [1, 1, 0, 0]])
+    table = {
+        "old_log_probs": torch.tensor([[-1.0, -2.0, 9.0, -3.0], [-4.0, -5.0, 9.0, 9.0]]),
+        "token_level_scores": torch.tensor([[0.0, 0.0, 0.0, 0.9], [0.0, 0.1, 0.0, 0.0]]),
+        "response_mask": mask,
+    }
+    seen: list[bool] = []
+
+    def compute(batch: SimpleNamespace, use_critic: bool = True) -> dict[str, float]:
+        seen.append(use_critic)
+        return {"critic/score/mean": batch.batch["token_level_scores"].sum(-1).mean().item()}
+
+    found = measured_metrics(compute)(batch=SimpleNamespace(batch=table), use_critic=False)
+    assert seen == [False]
+    assert found["critic/score/mean"] == pytest.approx(0.5)
+    assert (found["lldsim/logp_correct"], found["lldsim/logp_wrong"]) == (-2.0, -4.5)
+    assert found["success_rate"] == 0.5
+    strict = measured_metrics(compute, correct_above=0.95)(batch=SimpleNamespace(batch=table))
+    assert "lldsim/logp_correct" not in strict
+    del table["old_log_probs"]
+    assert set(measured_metrics(compute)(SimpleNamespace(batch=table))) == {"critic/score/mean"}
