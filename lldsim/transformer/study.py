@@ -2,8 +2,8 @@
 
 The runs take hours on two cores, so their records are packaged (`study.csv.gz`, four significant digits, with
 `study.json` on how they were made) and figures are drawn from them. Running the command again makes the same files on
-the same machine, from the cache where it can: under `build/`, or with `--package` where the figures read them. The
-three conditions that are compared get twice the seeds of the others. What this file does not do: draw.
+the same machine, from the cache where it can: under `build/`, or with `--package` where the figures read them.
+What this file does not do: draw.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lldsim.diagnostics.thresholds import DEFAULT
 from lldsim.errors import MissingDataError
 from lldsim.progress import Progress
 from lldsim.record import Arms, RunRecord, versions
-from lldsim.transformer.conditions import COMPARED, CONDITIONS, condition_runs
+from lldsim.transformer.conditions import CONDITIONS, condition_runs
 from lldsim.transformer.runs import DEFAULT_CACHE, code_hash, read_cached, run_all
 
 PACKAGED_STUDY = Path(__file__).parent / "study.csv.gz"
@@ -242,8 +242,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the conditions, or with `--cached-only` collect those that are done, and pack their records."""
     parser = argparse.ArgumentParser(prog="python -m lldsim.transformer.study", description=__doc__)
     parser.add_argument("--conditions", nargs="+", choices=sorted(CONDITIONS), metavar="NAME", default=list(CONDITIONS))
-    compared = ", ".join(COMPARED)
-    parser.add_argument("--seeds", type=int, default=10, help="seeds 0 to N - 1, twice as many of " + compared)
+    parser.add_argument("--seeds", type=int, default=10, help="seeds 0 to N - 1 (default 10)")
     parser.add_argument("--workers", type=int, default=1, help="single-thread processes (default 1)")
     parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE, metavar="DIR")
     parser.add_argument("--package", action="store_true", help=f"write into the package instead of {BUILT_STUDY}")
@@ -255,7 +254,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.probes:
         pack_probes(run_probes(), out.with_name("probes.json"))
         return 0
-    plan = planned({name: range(args.seeds * (2 if name in COMPARED else 1)) for name in args.conditions})
+    plan = planned({name: range(args.seeds) for name in args.conditions})
     plan |= planned({name + LONG_SUFFIX: range(args.seeds) for name in ("leak", "llds") if name in plan})
     if not args.cached_only:
         flat = [config for configs in plan.values() for config in configs if config.trainer.updates == HORIZON]
