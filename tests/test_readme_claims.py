@@ -129,7 +129,7 @@ CLAIMS: dict[str, tuple[str, Callable[[], Sequence[Any]]]] = {
         monitor_on_toys,
     ),
     "monitor on the transformer": (
-        r"On (\d+) transformer runs that it was not tuned on it is weaker: (\d+) of (\d+) in time, "
+        r"On (\d+) held-out runs of the transformer it is as reliable and hears later: (\d+) of (\d+) in time, "
         r"(\d+) of (\d+) false, lead (\d+) %",
         monitor_on_transformer,
     ),

@@ -1,9 +1,9 @@
 """The alarm rules: causal, streaming, the same code for a live run and for a finished log.
 
 `Watch.add(step, row)` looks at nothing but what it has been given, so an alarm at step s uses nothing after s. The
-numbers in `Rules` were fixed on the sets TUNE and CHECK of tests/benchmarks/monitor_worlds.py, those of unrest and
-trust also on the first 62 transformer runs (bench_monitor_transformer.py); they are reported on runs that share no seed
-and, in the toy, no cause with these. The paper's advice (section 6 of arXiv 2512.04220) is the list of signals.
+numbers in `Rules` were fixed on the sets TUNE and CHECK of tests/benchmarks/monitor_worlds.py and on the transformer
+runs of seeds 0 to 4 (bench_monitor_transformer.py); they are reported on runs that share no seed and, in the toy, no
+cause with these. The paper's advice (section 6 of arXiv 2512.04220) is the list of signals.
 
 Units: log-probabilities in nats per token, time in rollout batches ("updates"; `steps_per_update` converts).
 What this file does not do: read logs, or give a verdict on a whole run (diagnose.py).
@@ -36,14 +36,14 @@ class Rules:
     joint_entropy: float = 1.4  # ... by standing at this multiple of its lowest level so far, ...
     joint_rise: float = 0.15  # nats above that level, ...
     joint_entropy_slope: float = 0.002  # and rising by this many nats per update over slope_window
-    # Everything a little at once; in a network this speaks before any signal alone. Ratio, gradient norm and entropy
-    # must be logged; "usual" is the median so far.
-    unrest_fallen: float = 1.2  # -log-probability over its lowest level so far, ...
+    # Everything a little at once; in a network this speaks before any signal alone, and one row is enough. Ratio,
+    # gradient norm and entropy must be logged; "usual" is the median so far.
+    unrest_fallen: float = 1.1  # -log-probability over its lowest level so far, ...
     unrest_slope: float = -0.001  # which still falls by this many nats per update over fast_window, ...
-    unrest_ratio: float = 2.0  # ln of the largest ratio over the usual, ...
-    unrest_ratio_floor: float = 0.3  # and itself at least this (a ratio of 1.35), ...
-    unrest_norm: float = 1.0  # gradient norm over the usual, ...
-    unrest_entropy: float = 1.2  # entropy over its lowest level so far, and rising over slope_window
+    unrest_ratio: float = 3.2  # ln of the largest ratio over the usual, ...
+    unrest_ratio_floor: float = 0.5  # and itself at least this (a ratio of 1.65), ...
+    unrest_norm: float = 0.9  # gradient norm over the usual: that of a healthy run sinks, ...
+    unrest_entropy: float = 1.1  # entropy over its lowest level so far, and rising over slope_window
     # Where entropy is not logged, a slope alone must be steeper to be a warning; where it is, such a slope only counts
     # in the verdict on the whole log.
     slope_window: float = 15.0  # updates
@@ -148,7 +148,8 @@ class Watch:
         if step - self._first < self.rules.warm_up * self.unit:
             return alarms
         for rule, holds, value, severity, message in self._conditions(finite):
-            alarm = self._latch(rule, holds, step, value, severity, message)
+            hold = 1 if rule == "likelihood-unrest" else 0
+            alarm = self._latch(rule, holds, step, value, severity, message, hold=hold)
             if alarm:
                 alarms.append(alarm)
         return alarms
@@ -209,10 +210,10 @@ class Watch:
         return values[len(values) // 2]
 
     def _unrest(self, row: Mapping[str, float], likelihood: Trail) -> bool:
-        """Return whether the likelihood is down and ratio, gradient norm and entropy are up, each a little.
+        """Return whether the likelihood is down, ratio and entropy up, each a little, and the gradient norm not sunk.
 
         False unless all are logged. One reading of the likelihood is enough: where it is the released metric and falls
-        because the reward rises, the three others do not rise.
+        because the reward rises, ratio and entropy do not rise.
         """
         rules = self.rules
         if not row.keys() >= {"log_ratio", "grad_norm", "entropy"} or likelihood.highest >= 0:
@@ -245,7 +246,7 @@ class Watch:
                 ("likelihood-entropy", fell and joint < rules.joint_slope and spreads is True, joint, "warning",
                  f"{what} falls {-joint:.3f} nats per update over {rules.joint_window:g} updates while entropy rises"),
                 ("likelihood-unrest", self._unrest(row, trails[0]), fast, "warning",
-                 f"{what} falls while ratio, gradient norm and entropy are all above their usual"),
+                 f"{what} falls, entropy and ratio rise, and the gradient norm does not sink"),
                 ("likelihood-slope", fell and slow < rules.slope, slow, "warning" if spreads is None else "info",
                  f"{what} falls {-slow:.3f} nats per update over {rules.slope_window:g} updates"),
                 ("likelihood-fast", fell and fast < rules.fast_slope, fast, "warning",

@@ -6,11 +6,10 @@ Definitions as in bench_monitor.py: an alarm is in time if it comes before smoot
 running peak; a run is healthy if that never happens, as far as it was simulated; a run that falls but does not
 collapse while it is watched is left out of both. A monitor may watch `WATCHED` updates of 100, two thirds as in the
 toy's worlds, so that a run which falls soon afterwards is not counted as healthy; the same on all 100 updates stands
-beside it. The rule `likelihood-unrest` was made on the runs `TUNED` (and the toy's tuning sets); every other packaged
-run is held out. It shares warm starts, and where its seed is below 10 its first draws, with tuned ones. Logged three
-ways: with the trainer's likelihoods, with the sampler's in their place, and with none. The rules before, on the same
-203 held-out runs: 67 of 86 in time, 5 of 117 false, lead 7 %; now twice as early for more false alarms. What this file
-does not do: tune the monitor.
+beside it. The rules were fixed on seeds 0 to 4 of every condition, on `ALSO_SEEN`, and on the toy's tuning sets; the
+other runs are held out. They share the three warm starts, and were scored once before, in sum, with another version.
+Logged three ways: with the trainer's likelihoods, with the sampler's in their place, and with none. What this file does
+not do: tune the monitor.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +28,8 @@ from lldsim.record import RunRecord
 from lldsim.transformer.study import LONG_SUFFIX, load_study
 
 WATCHED = 67
-_ALL, _THREE = range(10), range(3)
-TUNED: dict[str, Sequence[int]] = {
-    "leak": _ALL, "llds": _ALL, "clean": _ALL, "stale 8": _THREE, "sharp only": _THREE, "ratio to sampler": (0, 1),
-    "positive only": (0, 1), "llds 1": (0, 5, 8), "clean matched": (0,), "stale 8 matched": (0,), "stale 4": (0,),
-    "stale 2": (0,), "llds .01": (0,), "llds .05": (0,), "llds .1": (0,), "llds token": (0,), "llds response": (0,),
-    "truncated IS": (0,), "kl .1": (0,), "gspo": (0,), "dual clip": (0,), "adam": (0,), "adam llds": (0,),
-    "4 turns": (0,), "4 turns llds": (0,), "clean fast": (0,), "clean adam fast": (0,),
-}  # fmt: skip
+TUNED = range(5)  # seeds, of every condition
+ALSO_SEEN = {"leak": range(5, 10), "llds": range(5, 10), "clean": range(5, 10), "llds 1": (5, 8)}
 LOGGED = (
     "reward", "logp_correct", "logp_wrong", "entropy", "grad_norm", "ratio_max", "response_length", "kl",
     "clip_fraction", "tied_groups", "logp_correct_action1", "logp_correct_action2",
@@ -70,7 +62,7 @@ def evaluate(folder: Path) -> dict[str, dict[str, Any]]:
     folder.mkdir(parents=True, exist_ok=True)
     arms = {name: records for name, records in load_study().arms.items() if not name.endswith(LONG_SUFFIX)}
     pairs = [(case_of(name, record), record) for name, records in arms.items() for record in records]
-    seen = {case.name: record.config["seed"] in TUNED.get(case.cause, ()) for case, record in pairs}
+    seen = {case.name: record.config["seed"] in (*TUNED, *ALSO_SEEN.get(case.cause, ())) for case, record in pairs}
     plain, sampler = [case for case, _ in pairs], [fed_by_the_sampler(*pair) for pair in pairs]
     seen |= {f"{name}_sampler": value for name, value in seen.items()}
     alarms = {c.name: monitor(c, folder) for c in plain}
