@@ -56,15 +56,15 @@ class Case:
     logged: Series  # column -> values at the logged updates, `step` among them
 
 
-def truth(columns: Series) -> tuple[str, int | None]:
-    """Return outcome and the update at which the reward has fallen by 10 %."""
+def truth(columns: Series, *, watched: int = WATCHED, horizon: int = HORIZON) -> tuple[str, int | None]:
+    """Return outcome and the update at which the reward has fallen by 10 %; healthy takes `horizon` updates."""
     reward = smooth(columns["reward"], 9)
     below = np.flatnonzero(reward < 0.9 * np.fmax.accumulate(reward))
     falls = int(below[0]) if len(below) else None
     step = collapse_step(columns["reward"])
-    if step is not None and step < WATCHED:
+    if step is not None and step < watched:
         return "collapse", falls
-    whole = len(columns["reward"]) >= HORIZON
+    whole = len(columns["reward"]) >= horizon
     return ("healthy" if falls is None and whole else "other"), falls
 
 

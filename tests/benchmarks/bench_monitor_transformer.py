@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_monitor import BUILD, LIKELIHOODS, Case, monitor, score
+from bench_monitor import BUILD, LIKELIHOODS, Case, monitor, score, truth
 
-from lldsim.diagnostics.collapse import collapse_step, smooth
 from lldsim.record import RunRecord
 from lldsim.transformer.study import LONG_SUFFIX, load_study
 
@@ -38,12 +37,7 @@ LOGGED = (
 
 def case_of(name: str, record: RunRecord, *, watched: int = WATCHED) -> Case:
     """Return a run as it is logged at every update while it is watched, and what really happened to it."""
-    reward = smooth(record["reward"], 9)
-    below = np.flatnonzero(reward < 0.9 * np.fmax.accumulate(reward))
-    falls = int(below[0]) if len(below) else None
-    step = collapse_step(record["reward"])
-    collapsed = step is not None and step < watched
-    outcome = "collapse" if collapsed else "healthy" if falls is None else "other"
+    outcome, falls = truth(record.columns, watched=watched, horizon=0)  # a run that stops early has fallen
     logged = {"step": record["update"]} | {column: record[column] for column in LOGGED}
     logged["reward_std"] = np.sqrt(record["reward"] * (1 - record["reward"]))
     logged = {column: values[:watched] for column, values in logged.items()}
